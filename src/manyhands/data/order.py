@@ -1,0 +1,109 @@
+"""The order of the data: (seed, epoch) -> global batches -> shards.
+
+Every strategy and every number of ranks sees the same global batches; a rank takes its shard of each. The
+order is a pure function, so any step of any epoch can be asked for directly: that is all a resume needs.
+
+    epoch's permutation   | batch 0        | batch 1        | ...  | last: what is left |
+    batch over 3 ranks    | r0  | r1 | r2  |                              sizes differ by at most one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def shard_bounds(count: int, index: int, of: int) -> tuple[int, int]:
+    """Where shard `index` of `of` begins and ends in `count` samples; sizes differ by at most one."""
+    small, larger = divmod(count, of)
+    start = index * small + min(index, larger)
+    return start, start + small + (index < larger)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which samples a rank reads: one part of every global batch, or its own part of the data for good."""
+
+    index: int = 0
+    of: int = 1
+    fixed: bool = False
+    shares: tuple[float, ...] | None = None  # unequal shares, summing to one
+
+    def bounds(self, count: int) -> tuple[int, int]:
+        if self.shares is None:
+            return shard_bounds(count, self.index, self.of)
+        edges = np.rint(np.cumsum([0.0, *self.shares]) * count).astype(int)
+        return int(edges[self.index]), int(edges[self.index + 1])
+
+
+class Step(NamedTuple):
+    """One step of the plan: which samples, and how they weigh in the update they belong to."""
+
+    epoch: int  # from 0
+    number: int  # step within the epoch, from 0
+    start: int  # where the global batch begins in the epoch's permutation
+    total: int  # samples of the global batch
+    group_total: int  # samples of all batches accumulated into one update
+    update: bool  # the weights are written after this step
+
+
+@dataclass(frozen=True)
+class Order:
+    """Global batches of `batch_size` samples out of `samples`, shuffled anew every epoch."""
+
+    samples: int
+    batch_size: int
+    seed: int
+    accumulate: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return -(-self.steps_per_epoch // self.accumulate)
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+        """The steps of an epoch, from step `first` on."""
+        per_epoch = self.steps_per_epoch
+        for number in range(first, per_epoch):
+            start = number * self.batch_size
+            group = number // self.accumulate
+            group_start = group * self.accumulate * self.batch_size
+            group_end = min((group + 1) * self.accumulate * self.batch_size, self.samples)
+            yield Step(
+                epoch,
+                number,
+                start,
+                min(self.batch_size, self.samples - start),
+                group_end - group_start,
+                (number + 1) % self.accumulate == 0 or number + 1 == per_epoch,
+            )
+
+    def indices(self, step: Step, shard: Shard = Shard()) -> Tensor:  # noqa: B008 (a frozen value)
+        """The samples of one step that belong to a shard."""
+        if shard.fixed:
+            return self._fixed_indices(step, shard)
+        start, stop = shard.bounds(step.total)
+        return permutation(self.samples, self.seed, step.epoch)[step.start + start : step.start + stop]
+
+    def _fixed_indices(self, step: Step, shard: Shard) -> Tensor:
+        """A rank that owns its part of the data spreads it over the steps of the epoch."""
+        first, last = shard.bounds(self.samples)
+        own = permutation(last - first, self.seed, step.epoch) + first
+        start, stop = shard_bounds(last - first, step.number, self.steps_per_epoch)
+        return own[start:stop]
+
+
+@lru_cache(maxsize=4)
+def permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """The order of one epoch; the same on every rank, without talking."""
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
+    return torch.from_numpy(generator.permutation(samples))

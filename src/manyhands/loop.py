@@ -1,0 +1,362 @@
+"""The training loop, written once. It runs on every process of a fit, whatever the strategy.
+
+    worker = strategy.setup(...)
+    for each epoch:
+        barrier; start the clock
+        for each step:  load -> transfer -> augment -> worker.step          (a server: worker.step(None))
+        wait for the others; stop the clock
+        evaluate on rank 0; tell the caller; agree whether to go on
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+
+from .data import nest
+from .data.batches import Batch, Batches
+from .data.order import Order, Step
+from .errors import RankFailed
+from .evaluate import evaluate_model
+from .job import Job
+from .measure.run import available_cores, environment, weights_digest
+from .measure.summary import merge_losses, summarise, timeline
+from .strategies.base import Loss, Strategy, Worker
+from .world.launch import where, who
+from .world.rank import Rank
+
+PROGRESS_SECONDS = 0.1
+UNREAD_LOSSES = 50  # CUDA losses are read in batches: reading one waits for the device
+
+
+class Figures(dict[str, Any]):
+    """What callbacks see: a dict whose entries are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no figure named {name!r}; there are: {', '.join(self)}") from None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank must know of the fit beyond the job."""
+
+    on_step: bool = False
+    on_epoch: bool = False
+    progress: bool = True
+
+
+@dataclass
+class Outcome:
+    """What rank 0 gives back to the caller: the figures of the record, and the weights."""
+
+    record: dict[str, Any]
+    weights: dict[str, Any]
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Training:
+    """One process's part of a fit."""
+
+    def __init__(self, job: Job, strategy: Strategy, rank: Rank, plan: Plan):
+        self.job, self.strategy, self.rank, self.plan = job, strategy, rank, plan
+        self.order: Order = job.order
+        self.clock = rank.clock
+        self.samples = 0
+        self.losses: list[tuple[int, float, int]] = []  # (step, mean, samples)
+        self._unread: list[tuple[int, Any, int]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.evaluation_seconds = 0.0
+        self.test: dict[str, Any] | None = None
+        self.stopped: str | None = None
+        self._told = 0.0
+        self._judge = copy.deepcopy(job.model) if rank.index == 0 and job.test is not None else None
+
+    def run(self) -> Outcome | None:
+        rank = self.rank
+        rank.say("start-up")
+        worker = self.strategy.setup(self.job, rank)
+        shard = self.strategy.feed(rank)
+        batches = None
+        if shard is not None:
+            workers = self.job.settings.loader_workers or 0
+            batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
+        started = time.time()
+        weights = None
+        remaining = self.job.total_steps
+        for epoch in range(self.job.settings.epochs):
+            steps = list(islice(self.order.steps(epoch), remaining))
+            if not steps or self.stopped:
+                break
+            remaining -= len(steps)
+            self._run_epoch(worker, batches, epoch, steps)
+            weights = self._end_epoch(worker, epoch)
+        outcome = self._outcome(worker, weights, started)
+        rank.done()
+        worker.close()
+        return outcome
+
+    # ------------------------------------------------------------ steps
+
+    def _run_epoch(self, worker: Worker, batches: Batches | None, epoch: int, steps: list[Step]) -> None:
+        feed: Iterator[Batch] | None = batches.epoch(epoch, steps[0].number) if batches else None
+        self.rank.barrier()
+        self._epoch_began = self.clock.seconds
+        self._epoch_first = self.clock.steps
+        self.clock.start()
+        for step in steps:
+            self._run_step(worker, feed, step)
+            if self._asked_to_stop(worker, step):
+                break
+        with self.clock.during("wait"):
+            self.rank.barrier()
+        self.clock.stop()
+        self._read_losses()
+
+    def _run_step(self, worker: Worker, feed: Iterator[Batch] | None, step: Step) -> None:
+        clock = self.clock
+        clock.begin_step()
+        batch = None
+        if feed is not None:
+            batch = next(feed)
+            self._prepare(batch)
+            self.samples += batch.count
+        seed_step(self.job.task.seed, self.rank, clock.steps)
+        loss = worker.step(batch)
+        clock.enter("other")
+        if loss is not None:
+            self._note(loss)
+        clock.end_step()
+        if self.plan.progress and self.rank.index == 0:
+            self._tell_progress(step)
+
+    def _prepare(self, batch: Batch) -> None:
+        """Move the batch to the rank's device and augment it there."""
+        device = self.rank.device
+        if device.type != "cpu":
+            self.clock.enter("transfer")
+            batch.input, batch.target, batch.keys = (
+                nest.each(value, lambda tensor: tensor.to(device, non_blocking=True))
+                for value in (batch.input, batch.target, batch.keys)
+            )
+        if self.job.task.augment is not None:
+            self.clock.enter("augment")
+            batch.input = self.job.task.augment(batch.input, batch.keys)  # type: ignore[arg-type]
+
+    def _note(self, loss: Loss) -> None:
+        mean, count = loss
+        if isinstance(mean, torch.Tensor):
+            if mean.device.type != "cpu":
+                self._unread.append((self.clock.steps, mean, count))
+                if len(self._unread) >= UNREAD_LOSSES:
+                    self._read_losses()
+                return
+            mean = mean.item()
+        self._keep_loss(self.clock.steps, mean, count)
+
+    def _read_losses(self) -> None:
+        if self._unread:
+            values = torch.stack([mean.float() for _, mean, _ in self._unread]).tolist()
+            for (step, _, count), value in zip(self._unread, values, strict=True):
+                self._keep_loss(step, value, count)
+            self._unread.clear()
+
+    def _keep_loss(self, step: int, mean: float, count: int) -> None:
+        if count and not math.isfinite(mean):
+            raise RankFailed(
+                f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
+                "not a finite number; lower the learning rate, clip gradients (clip=1.0) or look at the data",
+                rank=self.rank.index,
+                step=step + 1,
+                phase="forward",
+                kind="loss",
+            )
+        self.losses.append((step, mean, count))
+
+    # ------------------------------------------------------------ between steps
+
+    def _asked_to_stop(self, worker: Worker, step: Step) -> bool:
+        """Let the user's on_step look at the figures; all ranks follow its word after the same step."""
+        if not self.plan.on_step:
+            return False
+        done = self.clock.steps
+        lockstep = self.strategy.lockstep or self.rank.processes == 1
+        with self.clock.during("other"):
+            self._read_losses()
+            mine = self.losses[-1:] if self.losses and self.losses[-1][0] == done - 1 else []
+            everyone = self.rank.gather(mine) if lockstep else [mine]
+            stop = False
+            if self.rank.index == 0:
+                stop = bool(self.rank.ask("on_step", self._step_figures(worker, step, everyone or [])))
+            if lockstep:
+                stop = bool(self.rank.agree(stop))
+            elif stop:
+                self.rank.board.stop_after = done
+            elif 0 <= self.rank.board.stop_after <= done:
+                stop = True
+        if stop:
+            self.stopped = f"on_step ended the run after step {done}"
+        return stop
+
+    def _step_figures(self, worker: Worker, step: Step, everyone: list[list[tuple[int, float, int]]]) -> Figures:
+        losses = [entry for entries in everyone for entry in entries]
+        count = sum(entry[2] for entry in losses)
+        return Figures(
+            step=self.clock.steps,
+            epoch=step.epoch + 1,
+            loss=sum(mean * number for _, mean, number in losses) / count if count else None,
+            samples=step.epoch * self.order.samples + step.start + step.total,
+            seconds=self.clock.seconds,
+            learning_rate=worker.learning_rate,
+        )
+
+    def _tell_progress(self, step: Step) -> None:
+        now = time.monotonic()
+        if now - self._told < PROGRESS_SECONDS:
+            return
+        self._told = now
+        seconds = self.clock.seconds
+        samples = step.epoch * self.order.samples + step.start + step.total
+        self.rank.tell(
+            "progress",
+            {
+                "step": self.clock.steps,
+                "steps": self.job.total_steps,
+                "epoch": step.epoch + 1,
+                "epochs": self.job.settings.epochs,
+                "loss": self.losses[-1][1] if self.losses else None,
+                "samples_per_second": samples / seconds if seconds else None,
+                "phases": list(self.clock.phases),
+            },
+        )
+
+    def _end_epoch(self, worker: Worker, epoch: int) -> dict[str, Any] | None:
+        """Evaluate on rank 0, tell the caller, agree whether to go on; returns the weights on rank 0."""
+        rank = self.rank
+        first = self._epoch_first
+        everyone = rank.gather([entry for entry in self.losses if entry[0] >= first])
+        weights = worker.weights()
+        stop = False
+        if rank.index == 0:
+            assert everyone is not None and weights is not None
+            shifted = [{"losses": [(step - first, mean, count) for step, mean, count in item]} for item in everyone]
+            counted = sum(count for item in everyone for _, _, count in item)
+            losses = merge_losses(shifted, self.clock.steps - first)
+            known = [(loss, step) for step, loss in enumerate(losses) if loss is not None]
+            entry: dict[str, Any] = {
+                "epoch": epoch + 1,
+                "loss": _weighted_mean(shifted) if known else None,
+                "seconds": self.clock.seconds - self._epoch_began,
+                "samples": counted,
+                "learning_rate": worker.learning_rate,
+            }
+            if self._judge is not None:
+                began = time.monotonic()
+                rank.say("evaluation")
+                self.test = self._evaluate(weights)
+                self.evaluation_seconds += time.monotonic() - began
+                entry["test_accuracy"] = self.test["accuracy"]
+                entry["test_loss"] = self.test["loss"]
+            self.epochs.append(entry)
+            rank.tell("epoch", entry)
+            if self.plan.on_epoch:
+                stop = bool(rank.ask("on_epoch", Figures(entry, step=self.clock.steps)))
+        if self.plan.on_epoch and rank.agree(stop):
+            self.stopped = f"on_epoch ended the run after epoch {epoch + 1}"
+        return weights
+
+    def _evaluate(self, weights: dict[str, Any]) -> dict[str, Any]:
+        assert self._judge is not None and self.job.test is not None
+        self._judge.load_state_dict(weights)
+        judge = self._judge.to(self.rank.device)
+        if self.rank.hosts == 1:
+            torch.set_num_threads(available_cores())  # the other ranks only wait meanwhile
+        try:
+            return evaluate_model(self.job.task, judge, self.job.test, self.rank.device)
+        finally:
+            torch.set_num_threads(self.rank.threads)
+
+    # ------------------------------------------------------------ the end
+
+    def _outcome(self, worker: Worker, weights: dict[str, Any] | None, started: float) -> Outcome | None:
+        rank = self.rank
+        mine = {
+            **self.clock.figures(),
+            "rank": rank.index,
+            "device": str(rank.device),
+            "host": rank.host,
+            "steps": self.clock.steps,
+            "samples": self.samples,
+            "losses": self.losses,
+            "peak_memory_bytes": peak_memory(rank.device),
+            "updates": worker.updates,
+            "extra": worker.figures(),
+        }
+        everyone = rank.gather(mine)
+        if rank.index != 0:
+            return None
+        assert everyone is not None and weights is not None
+        updates = [item["updates"] for item in everyone]
+        record = summarise(everyone, rank.ranks)
+        record.update(
+            updates=max(updates) if self.strategy.lockstep else sum(updates),
+            epochs=self.epochs,
+            test=self.test,
+            evaluation_seconds=self.evaluation_seconds,
+            staleness=merge_staleness([item["extra"].get("staleness") for item in everyone]),
+            weights_sha256=weights_digest(weights),
+            environment=environment(),
+            first_step_time=started,
+            status="stopped" if self.stopped else "done",
+            reason=self.stopped,
+            notes=[note for item in everyone for note in item["extra"].get("notes", [])],
+        )
+        return Outcome(record, weights, timeline(everyone))
+
+
+def seed_step(seed: int, rank: Rank, step: int) -> None:
+    """Dropout and the like draw from (seed, rank, step), so a resumed run draws the same numbers."""
+    value = hash((seed, rank.index, step)) & 0x7FFF_FFFF_FFFF_FFFF
+    torch.default_generator.manual_seed(value)
+    if rank.device.type == "cuda":
+        torch.cuda.default_generators[rank.device.index or 0].manual_seed(value)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most this process ever held: resident memory, or CUDA memory where the rank has a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def merge_staleness(parts: list[list[int] | None]) -> dict[str, Any] | None:
+    """Histograms of staleness (index: updates by others) into mean, maximum and one histogram."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    size = max(len(part) for part in known)
+    histogram = [sum(part[number] if number < len(part) else 0 for part in known) for number in range(size)]
+    total = sum(histogram)
+    highest = max((number for number, count in enumerate(histogram) if count), default=0)
+    mean = sum(number * count for number, count in enumerate(histogram)) / total if total else 0.0
+    return {"mean": mean, "max": highest, "histogram": histogram[: highest + 1]}
+
+
+def _weighted_mean(items: list[dict[str, Any]]) -> float | None:
+    total = sum(count for item in items for _, _, count in item["losses"])
+    return sum(mean * count for item in items for _, mean, count in item["losses"]) / total if total else None
+
+
+__all__ = ["Figures", "Outcome", "Plan", "Training", "where"]

@@ -1,0 +1,149 @@
+"""The clock: where the time of a step goes.
+
+A rank is always in exactly one phase; entering the next one closes the last. So the phases of a step sum to
+the step by construction, and what nobody claimed is `other`. On CUDA the marks are events on the current
+stream, resolved after the step, because a host clock around asynchronous calls measures only their launch.
+
+    clock.start()                            a stretch of steps begins (after a barrier)
+      clock.enter("load"); ...               one mark: about a third of a microsecond
+      clock.enter("forward"); ...
+      with clock.during("communication"):    a phase inside a phase; the outer one goes on afterwards
+      clock.end_step()
+    clock.stop()                             evaluation and checkpoints are not steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableSequence
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import Any
+
+from .run import PHASES
+
+NUMBER = {name: number for number, name in enumerate(PHASES)}
+OTHER = NUMBER["other"]
+_BEAT_STEP, _BEAT_PHASE, _BEAT_SINCE = 0, 1, 2  # cells of a heartbeat row (world/watch.py)
+TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
+_TRACE_LIMIT = 4000
+
+
+class Clock:
+    """Phases, steps and bytes of one rank. Times are integers of nanoseconds."""
+
+    def __init__(self) -> None:
+        self.phases = [0] * len(PHASES)  # nanoseconds in each phase while running
+        self.step_ends: list[int] = []  # nanoseconds since the stretch began, running total
+        self.bytes = 0
+        self.overlapped = 0  # communication hidden behind backward
+        self.steps = 0
+        self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
+        self.late: int = 0  # how long others had waited for this rank at synchronisation points
+        self._beat: MutableSequence[int] = [0, 0, 0]
+        self._scratch = [0] * len(PHASES)
+        self._into = self._scratch
+        self._phase = OTHER
+        self._since = monotonic_ns()
+        self._began = 0
+        self._elapsed = 0  # of the stretches before this one
+        self._tracing = False
+
+    def beat_on(self, row: MutableSequence[int]) -> None:
+        """Write step and phase here at every mark, for those who watch."""
+        self._beat = row
+
+    def enter(self, phase: str) -> int:
+        """Close the current phase and begin another; returns the number of the one that was closed."""
+        return self._switch(NUMBER[phase])
+
+    def _switch(self, number: int) -> int:
+        now = monotonic_ns()
+        last = self._phase
+        self._into[last] += now - self._since
+        if self._tracing:
+            self.trace.append((self.steps, last, self._since, now))
+        self._phase = number
+        self._since = now
+        beat = self._beat
+        beat[_BEAT_PHASE] = number
+        beat[_BEAT_SINCE] = now
+        return last
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        before = self._switch(NUMBER[phase])
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def since(self, phase: str, when: int) -> None:
+        """Another phase began at `when`, which is known only now (the wait inside a collective, say)."""
+        when = max(when, self._since)
+        last = self._phase
+        self._into[last] += when - self._since
+        if self._tracing:
+            self.trace.append((self.steps, last, self._since, when))
+        self._phase = NUMBER[phase]
+        self._since = when
+
+    def count(self, payload: int) -> None:
+        """Bytes this rank handed over."""
+        if self._into is self.phases:
+            self.bytes += payload
+
+    def hide(self, nanoseconds: int) -> None:
+        """Communication that ran behind backward and cost the step nothing."""
+        if self._into is self.phases:
+            self.overlapped += nanoseconds
+
+    def start(self) -> None:
+        self._into = self.phases
+        self._phase = OTHER
+        self._since = self._began = monotonic_ns()
+
+    def stop(self) -> None:
+        self._switch(OTHER)
+        self._elapsed += self._since - self._began
+        self._into = self._scratch
+        self._tracing = False
+
+    def begin_step(self) -> None:
+        self._beat[_BEAT_STEP] = self.steps + 1  # people count from one
+        self._tracing = self.steps in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT
+        self._switch(NUMBER["load"])
+
+    def end_step(self) -> None:
+        self._switch(OTHER)
+        self._tracing = False
+        self.steps += 1
+        self.step_ends.append(self._elapsed + self._since - self._began)
+
+    def say(self, number: int) -> None:
+        """Tell the watchers of a state that is no phase of a step (start-up, evaluation, end)."""
+        self._beat[_BEAT_PHASE] = number
+        self._beat[_BEAT_SINCE] = monotonic_ns()
+
+    @property
+    def step(self) -> int:
+        return self.steps
+
+    @property
+    def phase(self) -> str:
+        return PHASES[self._phase]
+
+    @property
+    def seconds(self) -> float:
+        """Time in steps so far."""
+        return sum(self.phases) / 1e9
+
+    def figures(self) -> dict[str, Any]:
+        """What the record needs, as plain numbers."""
+        return {
+            "phases": list(self.phases),
+            "step_ends": list(self.step_ends),
+            "bytes": self.bytes,
+            "overlapped": self.overlapped,
+            "trace": list(self.trace),
+            "late": self.late,
+        }

@@ -1,0 +1,156 @@
+"""What each layer of a model costs: time forward and backward, bytes of parameters and of activations."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
+
+from .program import Program, Step, call
+from .trace import trace
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's costs for the example it was measured with. Seconds are medians."""
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+    parameter_bytes: int  # of the parameters it uses, tied ones too
+    activation_bytes: int  # of its output
+    saved_bytes: int  # what it keeps for the backward pass, beside parameters
+    differentiable: bool  # whether its output carries a gradient
+
+
+def profile(model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
+    """The layers of `model`, each measured with what reaches it when `example` passes through.
+
+    Works on a copy, on the model's device: the model, its buffers, gradients and the random state stay as they were.
+    """
+    with untouched(model) as mirror:
+        program = trace(mirror, example)
+        layers = measure(program, mirror, example, passes)
+    return [layer for layer, computes in zip(layers, program.computes, strict=True) if computes]
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[nn.Module]:
+    """A copy to run, without hurting the model or the random state; draws are the same each time."""
+    devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield copy.deepcopy(model)
+
+
+def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
+    """The costs of each step of a program. Steps run one by one, each on its own small graph."""
+    last = program.readers()
+    saved: list[int] = []
+    times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
+    layers: list[Layer] = []
+    for turn in range(passes + 1):
+        values: dict[int, Any] = dict(enumerate(pytree.tree_leaves(example)))
+        for index, step in enumerate(program.steps):
+            if turn == 0:  # warms up, and looks at what is saved, which takes time
+                with _saving(_parameters(step, model)) as kept:
+                    *_, result = _timed(step, model, values)
+                saved.append(sum(kept.values()))
+            else:
+                forward, backward, result = _timed(step, model, values)
+                times[index].append((forward, backward))
+            if turn == passes:
+                layers.append(_layer(step, model, result, saved[index], times[index]))
+            values[program.first + index] = result
+            for number in step.reads():
+                if last[number] == index:
+                    del values[number]
+    return layers
+
+
+@contextmanager
+def _saving(parameters: list[nn.Parameter]) -> Iterator[dict[int, int]]:
+    """Bytes kept for the backward pass by what runs inside, by storage, those of the parameters left out."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
+def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float, float, Any]:
+    """Seconds forward and backward of one step, and its result cut off from the graph."""
+    leaves: list[Tensor] = []
+
+    def fresh(tensor: Any) -> Any:
+        """A copy, because the step may write into it; the gradient ends at the leaf before."""
+        if not isinstance(tensor, Tensor) or not tensor.requires_grad:
+            return tensor.clone() if isinstance(tensor, Tensor) else tensor
+        leaves.append(tensor.detach().requires_grad_())
+        return leaves[-1].clone()
+
+    filled = {number: pytree.tree_map(fresh, values[number]) for number in step.reads()}
+    with torch.enable_grad():
+        start = _now(model)
+        result = call(step, model, lambda value: filled[value.number])
+        forward = _now(model) - start
+    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    sources = [*leaves, *(parameter for parameter in _parameters(step, model) if parameter.requires_grad)]
+    backward = 0.0
+    if outputs and sources:
+        ones = [torch.ones_like(output) for output in outputs]
+        start = _now(model)
+        torch.autograd.grad(outputs, sources, ones, allow_unused=True)
+        backward = _now(model) - start
+    return forward, backward, pytree.tree_map(_cut_off, result)
+
+
+def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    return Layer(
+        name=step.name,
+        forward_seconds=statistics.median(forward for forward, _ in times),
+        backward_seconds=statistics.median(backward for _, backward in times),
+        parameter_bytes=sum(parameter.nbytes for parameter in _parameters(step, model)),
+        activation_bytes=sum(tensor.nbytes for tensor in tensors),
+        saved_bytes=saved,
+        differentiable=any(tensor.requires_grad for tensor in tensors),
+    )
+
+
+def _parameters(step: Step, model: nn.Module) -> list[nn.Parameter]:
+    """The parameters a step uses, those of its module and those it is handed, each once."""
+    found = [attrgetter(name)(model) for name in sorted(step.attributes())]
+    if step.kind == "module":
+        found += attrgetter(step.target)(model).parameters()
+    return list({id(item): item for item in found if isinstance(item, nn.Parameter)}.values())
+
+
+def _cut_off(leaf: Any) -> Any:
+    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+
+def _now(model: nn.Module) -> float:
+    """The time, once the model's device has done what it was asked to."""
+    first = next(model.parameters(), None)
+    if first is not None and first.device.type == "cuda":
+        torch.cuda.synchronize(first.device)
+    return time.perf_counter()
+
+

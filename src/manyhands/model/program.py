@@ -1,0 +1,201 @@
+"""A model as a program: the list of steps its forward takes, which may be cut between any two of them.
+
+Values are numbered: first the tensors of the input, then the result of each step. A step reads values and tensors of
+the model (parameters, buffers). Modules are called whole and by their own names, so train and eval mode, hooks and
+moves between devices work in a piece of the program as they do in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Stands, in the arguments of a step, for an input or for the result of an earlier step."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Stands, in the arguments of a step, for a tensor of the model."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: of a module of the model, of a function, or of a tensor's method."""
+
+    name: str
+    kind: str  # module | function | method
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad: bool = True  # False where the model's forward runs it under no_grad
+
+    def reads(self) -> set[int]:
+        """The numbers of the values it uses."""
+        return {item.number for item in held((self.args, self.kwargs)) if isinstance(item, Value)}
+
+    def attributes(self) -> set[str]:
+        """The tensors of the model it uses by itself; a module it calls has more."""
+        return {item.name for item in held((self.args, self.kwargs)) if isinstance(item, Attribute)}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a tensor looked like when the example passed."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Stands for something no other rank could be handed, such as a device or an open file."""
+
+    kind: str
+
+
+def form(value: Any) -> Any:
+    """The nest `value` with its tensors as Form, its numbers as their types, and what cannot travel as Stuck."""
+
+    def of(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return Form(tuple(leaf.shape), leaf.dtype)
+        if isinstance(leaf, bool | int | float):
+            return type(leaf)
+        return leaf if leaf is None or isinstance(leaf, str) else Stuck(type(leaf).__name__)
+
+    return pytree.tree_map(of, value)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of one model, and what its values looked like for the example it was traced with."""
+
+    inputs: Any  # the nest the model takes, a Value for each tensor
+    steps: tuple[Step, ...]
+    output: Any  # the nest the model returns, a Value for each result
+    forms: tuple[Any, ...]  # of each value
+    constants: Mapping[str, Tensor] = field(default_factory=dict)  # tensors the forward refers to but the model lacks
+    mutations: tuple[tuple[int, int], ...] = ()  # (value, step): the step writes into the value
+    written: frozenset[str] = frozenset()  # tensors of the model that the forward writes (BatchNorm's statistics)
+    hidden: Mapping[str, str] = field(default_factory=dict)  # modules that could only be taken whole, and why
+
+    @property
+    def first(self) -> int:
+        """The number of the first step's value: those of the inputs come before."""
+        return len(self.forms) - len(self.steps)
+
+    @property
+    def computes(self) -> list[bool]:
+        """For each step whether it makes tensors; others ask for sizes, check them or take tuples apart."""
+        return [
+            step.target is not getitem and any(isinstance(leaf, Form) for leaf in pytree.tree_leaves(made))
+            for step, made in zip(self.steps, self.forms[self.first :], strict=True)
+        ]
+
+    def readers(self) -> dict[int, int]:
+        """For each value the last step that reads it; len(steps) stands for the output."""
+        last = {number: index for index, step in enumerate(self.steps) for number in step.reads()}
+        last.update({item.number: len(self.steps) for item in held(self.output) if isinstance(item, Value)})
+        return last
+
+
+def held(nest: Any) -> Iterator[Any]:
+    """Everything the arguments of a step hold, in order."""
+    if isinstance(nest, tuple | list):
+        for item in nest:
+            yield from held(item)
+    elif isinstance(nest, dict):
+        yield from held(list(nest.values()))
+    elif isinstance(nest, slice):
+        yield from held([nest.start, nest.stop, nest.step])
+    else:
+        yield nest
+
+
+def replace(nest: Any, fill: Callable[[Any], Any]) -> Any:
+    """The arguments of a step with `fill` applied to everything they hold."""
+    if isinstance(nest, tuple):
+        items = [replace(item, fill) for item in nest]
+        return type(nest)(*items) if hasattr(nest, "_fields") else tuple(items)
+    if isinstance(nest, list):
+        return [replace(item, fill) for item in nest]
+    if isinstance(nest, dict):
+        return {key: replace(item, fill) for key, item in nest.items()}
+    if isinstance(nest, slice):
+        return slice(replace(nest.start, fill), replace(nest.stop, fill), replace(nest.step, fill))
+    return fill(nest)
+
+
+def call(step: Step, root: nn.Module, read: Callable[[Value], Any]) -> Any:
+    """The result of a step, where `root` has the model's modules and tensors under their names."""
+
+    def fill(item: Any) -> Any:
+        if isinstance(item, Value):
+            return read(item)
+        return attrgetter(item.name)(root) if isinstance(item, Attribute) else item
+
+    args, kwargs = replace(step.args, fill), replace(step.kwargs, fill)
+    if step.kind == "module":
+        function = attrgetter(step.target)(root)
+    elif step.kind == "method":
+        function, args = getattr(args[0], step.target), args[1:]
+    else:
+        function = step.target
+    if step.grad or not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    with torch.no_grad():
+        return function(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A value on its way to the next stage: its number and form. It travels as flat tensors, numbers among them."""
+
+    number: int
+    form: Any
+
+    def pack(self, value: Any) -> list[Tensor]:
+        if isinstance(self.form, Form):
+            return [value]
+        forms, leaves = pytree.tree_leaves(self.form), pytree.tree_leaves(value)
+        travels = [leaf for leaf, form in zip(leaves, forms, strict=True) if isinstance(form, Form | type)]
+        return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in travels]
+
+    def unpack(self, tensors: Iterator[Tensor]) -> Any:
+        if isinstance(self.form, Form):
+            return next(tensors)
+
+        def take(form: Any) -> Any:
+            if isinstance(form, Form):
+                return next(tensors)
+            return next(tensors).item() if isinstance(form, type) else form
+
+        return pytree.tree_map(take, self.form)
+
+    @property
+    def tensors(self) -> list[Form]:
+        """What travels, for the example: one entry for each tensor, a number being one of its own."""
+        kinds = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
+        forms = [leaf for leaf in pytree.tree_leaves(self.form) if isinstance(leaf, Form | type)]
+        return [leaf if isinstance(leaf, Form) else Form((), kinds[leaf]) for leaf in forms]
+
+    @property
+    def stuck(self) -> bool:
+        return any(isinstance(leaf, Stuck) for leaf in pytree.tree_leaves(self.form))

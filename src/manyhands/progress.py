@@ -1,0 +1,87 @@
+"""Progress on standard error: a bar in a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from .job import Job
+from .strategies.base import Strategy
+
+PLAIN_SECONDS = 10.0  # between plain lines
+
+
+class Progress:
+    """Hears what rank 0 tells and shows it. Does nothing when not wanted."""
+
+    def __init__(self, strategy: Strategy, job: Job, shown: bool):
+        self.title = f"{job.task.name or 'task'} · {strategy} · {strategy.ranks} rank{'s' * (strategy.ranks != 1)}"
+        self.total = job.total_steps
+        self.shown = shown
+        self.live = shown and sys.stderr is not None and sys.stderr.isatty()
+        self._bar: Any = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._row = self._bar.add_task(self.title, total=self.total, figures="starting")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def hear(self, kind: str, content: Any) -> None:
+        if not self.shown:
+            return
+        if kind == "progress":
+            self._step(content)
+        elif kind == "epoch":
+            self._epoch(content)
+        elif kind == "note":
+            self._line(str(content))
+
+    def _step(self, content: dict[str, Any]) -> None:
+        figures = _figures(content)
+        if self._bar is not None:
+            self._bar.update(self._row, completed=content["step"], figures=figures)
+        elif time.monotonic() - self._said > PLAIN_SECONDS:
+            self._said = time.monotonic()
+            self._line(f"{self.title}: step {content['step']} of {content['steps']}, {figures}")
+
+    def _epoch(self, entry: dict[str, Any]) -> None:
+        accuracy = entry.get("test_accuracy")
+        loss = f"loss {entry['loss']:.4f}, " if entry["loss"] is not None else ""
+        tested = f", test accuracy {accuracy:.2%}" if accuracy is not None else ""
+        self._line(f"{self.title}: epoch {entry['epoch']}, {loss}{entry['seconds']:.1f} s{tested}")
+
+    def _line(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _figures(content: dict[str, Any]) -> str:
+    parts = []
+    if content.get("loss") is not None:
+        parts.append(f"loss {content['loss']:.4f}")
+    if content.get("samples_per_second"):
+        parts.append(f"{content['samples_per_second']:,.0f} samples/s")
+    return ", ".join(parts) or "starting"

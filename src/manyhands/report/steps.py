@@ -1,0 +1,181 @@
+"""The inside of a step: how long its phases take, and when every rank is in which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..measure.run import PHASES
+from .canvas import MUTED, PATTERNS, SURFACE, Chart, Series, figure, phase_marker, rows_axis, short
+from .figures import largest_phase, number, percent, phase_times
+
+STEPS = 3  # so many steps a timeline shows
+
+
+def phases_chart(shown: Sequence[Series]) -> Chart:
+    """Where a step's time goes: the phases of every run, stacked."""
+    title, key = "Where a step's time goes", "phases"
+    runs = [(item, times) for item in shown if sum((times := phase_times(item.run.phases_ms)).values()) > 0]
+    if not runs:
+        return Chart(key, title, "No run recorded the phases of its steps.")
+    used = [phase for phase in PHASES if any(times[phase] for _, times in runs)]
+    longest = max(sum(times.values()) for _, times in runs)
+    fig = figure(
+        title,
+        130 + 40 * len(runs),
+        {"title": "milliseconds per step (mean over ranks)"},
+        rows_axis("", [item.tick for item, _ in runs]),
+        barmode="stack",
+    )
+    for phase in used:
+        values = [times[phase] for _, times in runs]
+        fig.add_bar(
+            x=[short(value) for value in values],
+            y=list(range(len(runs))),
+            orientation="h",
+            width=0.62,
+            marker=phase_marker(phase),
+            text=[f"{value:.1f}" if value > longest / 12 and not _hatched(phase) else "" for value in values],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            textfont={"color": SURFACE},
+            name=phase,
+            customdata=[[item.safe, percent(times[phase] / sum(times.values()))] for item, times in runs],
+            hovertemplate="%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
+        )
+    rows = [
+        [item.name, *(f"{times[phase]:.2f}" for phase in used), f"{sum(times.values()):.2f}", _hidden_text(item)]
+        for item, times in runs
+    ]
+    headings = ("strategy", *used, "step", "hidden")
+    return Chart(key, title, _phases_caption([item for item, _ in runs]), fig, len(used), headings, rows)
+
+
+def _phases_caption(shown: Sequence[Series]) -> str:
+    parts = []
+    for item in shown:
+        largest = largest_phase(item.run)
+        if largest and item.run.strategy != "single":
+            parts.append(f"{item.name} {largest[0]} {percent(largest[1])}")
+    caption = "A step is one batch over all ranks, whatever the strategy, so the bars may be compared. "
+    if parts:
+        caption += f"Largest phase: {'; '.join(parts)}. "
+    hidden = [
+        f"{item.name} {value:.1f} ms"
+        for item in shown
+        if (value := number(item.run.overlapped_communication_ms) or 0) > 0
+    ]
+    if hidden:
+        caption += f"Communication hidden behind other work, and so not in the bars: {'; '.join(hidden)}. "
+    sampled = [item.name for item in shown if item.run.phases_source not in (None, "measured")]
+    if sampled:
+        sources = {str(item.run.phases_source) for item in shown if item.name in sampled}
+        caption += f"Not measured in every step: {', '.join(sampled)} ({'; '.join(sorted(sources))}). "
+    return caption.strip()
+
+
+def _hidden_text(item: Series) -> str:
+    value = number(item.run.overlapped_communication_ms)
+    return f"{value:.2f}" if value is not None else "-"
+
+
+def _hatched(phase: str) -> bool:
+    return bool(PATTERNS[PHASES.index(phase)])
+
+
+def timelines(shown: Sequence[Series]) -> list[Chart]:
+    """What every rank did, moment by moment, in a few steps: one chart a run, each on its own scale."""
+    found = [(index, item, spans) for index, item in enumerate(shown) if (spans := _spans(item))]
+    if not found:
+        return [Chart("timeline", "Timeline", "No run kept a timeline of its steps.")]
+    return [_timeline(f"timeline-{index + 1}", item, spans) for index, item, spans in found]
+
+
+Span = tuple[int, int, str, float, float]  # rank, step, phase, start and end in milliseconds
+
+
+def _spans(item: Series) -> list[Span]:
+    """The last few steps kept, counted from the first moment shown."""
+    spans: list[Span] = []
+    for entry in item.run.timeline or []:
+        rank, step = number(entry.get("rank")), number(entry.get("step"))
+        start, end = number(entry.get("start_ms")), number(entry.get("end_ms"))
+        if rank is None or step is None or start is None or end is None or end < start:
+            continue
+        phase = entry.get("phase")
+        spans.append((int(rank), int(step), phase if phase in PHASES else "other", start, end))
+    steps = sorted({step for _, step, _, _, _ in spans})[-STEPS:]
+    spans = [span for span in spans if span[1] in steps]
+    begin = min((start for _, _, _, start, _ in spans), default=0.0)
+    return [(rank, step, phase, start - begin, end - begin) for rank, step, phase, start, end in spans]
+
+
+def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
+    ranks = sorted({rank for rank, *_ in spans})
+    steps = sorted({step for _, step, *_ in spans})
+    used = [phase for phase in PHASES if any(span[2] == phase for span in spans)]
+    title = f"Timeline: {item.name}"
+    fig = figure(
+        title,
+        140 + 44 * len(ranks),
+        {"title": "milliseconds", "rangemode": "tozero"},
+        rows_axis("", [f"rank {rank}" for rank in ranks]),
+        barmode="overlay",
+    )
+    hidden = _behind(spans)
+    for phase in used:
+        mine = [index for index, span in enumerate(spans) if span[2] == phase]
+        fig.add_bar(
+            base=[short(spans[index][3]) for index in mine],
+            x=[short(spans[index][4] - spans[index][3]) for index in mine],
+            y=[ranks.index(spans[index][0]) + (0.33 if index in hidden else 0) for index in mine],
+            width=[0.16 if index in hidden else 0.46 for index in mine],
+            orientation="h",
+            marker={**phase_marker(phase), "line": {"width": 0}},
+            name=phase,
+            customdata=[[spans[index][1], spans[index][0]] for index in mine],
+            hovertemplate="%{fullData.name}: %{x:.3~g} ms<extra>rank %{customdata[1]}, step %{customdata[0]}</extra>",
+        )
+    fig.add_scatter(**_step_marks(spans, ranks))
+    caption = f"Steps {steps[0]} to {steps[-1]}; a stroke marks where a rank begins a step."
+    if hidden:
+        caption += " Thin bars ran at the same time as the thick ones above them: overlapped."
+    totals = {
+        rank: {phase: sum(end - start for r, _, p, start, end in spans if (r, p) == (rank, phase)) for phase in used}
+        for rank in ranks
+    }
+    rows = [[f"rank {rank}", *(f"{totals[rank][phase]:.2f}" for phase in used)] for rank in ranks]
+    return Chart(key, title, caption, fig, len(used), ("ms in", *used), rows)
+
+
+def _behind(spans: Sequence[Span]) -> set[int]:
+    """Spans that run while their rank does something else too: they get a thin bar of their own.
+    Communication gives way to work, since that is what it is hidden behind."""
+    order = sorted(range(len(spans)), key=lambda index: (spans[index][2] == "communication", spans[index][3]))
+    busy: dict[int, list[tuple[float, float]]] = {}
+    hidden = set()
+    for index in order:
+        rank, _, _, start, end = spans[index]
+        taken = busy.setdefault(rank, [])
+        if any(start < other_end - 1e-3 and other_start < end - 1e-3 for other_start, other_end in taken):
+            hidden.add(index)
+        else:
+            taken.append((start, end))
+    return hidden
+
+
+def _step_marks(spans: Sequence[Span], ranks: Sequence[int]) -> dict[str, Any]:
+    begins: dict[tuple[int, int], float] = {}
+    for rank, step, _, start, _ in spans:
+        begins[rank, step] = min(start, begins.get((rank, step), start))
+    return {
+        "x": [short(start) for start in begins.values()],
+        "y": [ranks.index(rank) for rank, _ in begins],
+        "mode": "markers",
+        "marker": {"symbol": "line-ns", "size": 30, "line": {"color": MUTED, "width": 2}},
+        "showlegend": False,
+        "customdata": [step for _, step in begins],
+        "hovertemplate": "step %{customdata} begins at %{x:.3~g} ms<extra></extra>",
+    }

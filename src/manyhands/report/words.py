@@ -1,0 +1,254 @@
+"""Conclusions in words: one or two sentences that follow from the figures, and no more than those allow.
+
+A difference inside the spread of the rounds is called "as fast as"; the row of one process with all cores is
+asked before any strategy is praised, because a gain that more threads bring as well is not the strategy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..measure.run import Run
+from .figures import (
+    accuracy,
+    baselines,
+    efficiency,
+    kind,
+    largest_phase,
+    measured,
+    names,
+    number,
+    percent,
+    relation,
+    setting,
+    speed,
+    speedup,
+    spread,
+    table,
+)
+
+__all__ = [
+    "conclusion",
+    "efficiency",
+    "largest_phase",
+    "remarks",
+    "speedup",
+    "spread",
+    "table",
+    "verdict",
+]
+
+LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence
+MUCH_SLOWER = 1.5  # so is a strategy this many times slower than the fastest
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def conclusion(runs: Sequence[Run]) -> str:
+    """The verdict on speed, and the remark that matters most beside it."""
+    return " ".join([verdict(runs), *remarks(runs)][:2])
+
+
+# -- the verdict ------------------------------------------------------------------------------------------------
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """One sentence: which run is fastest, and whether that is the strategy's doing."""
+    called = dict(zip(map(id, runs), names(runs), strict=True))
+    ranking = sorted(measured(runs), key=lambda run: -(speed(run) or 0))
+    if not ranking:
+        return "No run was measured to its end, so there is nothing to compare."
+    if len(ranking) == 1:
+        return _alone(ranking[0], called)
+    if len({setting(run) for run in ranking}) > 1:
+        return _incomparable(ranking)
+    strategies = [run for run in ranking if run.strategy != "single"]
+    if not strategies:
+        return _among_equals(ranking, {id(run): process(run) for run in ranking} if _differ(ranking) else called)
+    best = strategies[0]
+    if not baselines(best, runs):
+        return _among_equals(strategies, called, doubt="without a single row nothing says whether ranks pay at all")
+    tied = [run for run in strategies if run is best or relation(run, best) == "same"]
+    return _against_oneprocess(best, [called[id(run)] for run in tied], baselines(best, runs))
+
+
+def _alone(run: Run, called: dict[int, str]) -> str:
+    text = f"{called[id(run)]} trains {speed(run):,.0f} samples/s on {_amount(run.ranks, 'rank')}"
+    largest = largest_phase(run)
+    return f"{text}; {percent(largest[1])} of its step is {largest[0]}." if largest else f"{text}."
+
+
+def _incomparable(ranking: Sequence[Run]) -> str:
+    parts = [
+        f"{noun} ({_join([str(value) for value in values])})"
+        for noun, position in (("task", 0), ("batch size", 1))
+        if len(values := list(dict.fromkeys(setting(run)[position] for run in ranking))) > 1
+    ]
+    if len({setting(run)[2:] for run in ranking}) > 1:
+        parts.append("machine")
+    return f"These runs differ in {_join(parts)}, so their speeds are not compared."
+
+
+def _among_equals(ranking: Sequence[Run], called: dict[int, str], doubt: str | None = None) -> str:
+    """The fastest against the next: all there is to say without one process to measure against."""
+    best = ranking[0]
+    tied = [run for run in ranking if run is best or relation(run, best) == "same"]
+    rest = [run for run in ranking if run is not best and relation(run, best) != "same"]
+    if len(ranking) == 1:
+        text = _alone(best, called)[:-1]
+    elif len(tied) > 1:
+        text = f"{_join([called[id(run)] for run in tied])} are equally fast"
+        text += f", {_faster(best, rest[0])} than {called[id(rest[0])]}" if rest else ""
+    else:
+        text = f"{called[id(best)]} is {_faster(best, rest[0])} than {called[id(rest[0])]}"
+        text += ", the next" if len(rest) > 1 else ""
+    return f"{text}; {doubt}." if doubt else f"{text}."
+
+
+def _against_oneprocess(best: Run, tied: Sequence[str], singles: Sequence[Run]) -> str:
+    """The fastest strategy against one process with a rank's threads, and with all cores."""
+    base = next((single for single in singles if single.threads == best.threads), singles[0])
+    wide: Run | None = singles[-1]
+    if wide is base or kind(best) != "cpu":
+        wide = None
+    who, verb = _join(tied), "is" if len(tied) == 1 else "are"
+    about = "" if len(tied) == 1 else "about "
+    against_base, against_wide = relation(best, base), relation(best, wide) if wide else None
+
+    if against_base == "faster":
+        text = f"{who} {verb} {about}{_faster(best, base)} than {process(base)}"
+        if wide is None:
+            return f"{text}."
+        if against_wide == "faster":
+            return f"{text} and {_faster(best, wide)} than {process(wide)}."
+        if against_wide == "same":
+            gain = _further_cores(base, wide)
+            return f"{text}, but {process(wide)} is as fast: the gain is {gain}, not {_join(tied, 'or')}."
+        return (
+            f"{text}, but {process(wide)} is {_faster(wide, best)} still: "
+            "here threads use the cores better than ranks do."
+        )
+    if wide is not None and against_wide == "slower" and relation(wide, base) == "faster":
+        standing = "only as fast as" if against_base == "same" else "slower even than"
+        return f"{process(wide)} is {_faster(wide, best)} than {who}, which {verb} {standing} {process(base)}."
+    if against_base == "same":
+        return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
+    return f"{process(base)} is {_faster(base, best)} than {who}: here ranks cost more than they gain."
+
+
+# -- remarks ----------------------------------------------------------------------------------------------------
+
+
+def remarks(runs: Sequence[Run]) -> list[str]:
+    """Everything else worth a sentence, what matters most first."""
+    called = dict(zip(map(id, runs), names(runs), strict=True))
+    lost = [(run, sentence) for run in measured(runs) if (sentence := _lost_accuracy(run, runs, called))]
+    fastest = max(measured(runs), key=lambda run: speed(run) or 0, default=None)
+    return [
+        *(sentence for run, sentence in lost if run is fastest),
+        *_slow_ranks(runs, called),
+        *_broken(runs, called, "failed"),
+        *(sentence for run, sentence in lost if run is not fastest),
+        *_much_slower(runs, called),
+        *_broken(runs, called, "stopped"),
+        *_broken(runs, called, "refused"),
+    ]
+
+
+def _lost_accuracy(run: Run, runs: Sequence[Run], called: dict[int, str]) -> str | None:
+    reached = accuracy(run)
+    references = [value for single in baselines(run, runs) if (value := accuracy(single)) is not None]
+    if run.strategy == "single" or reached is None or not references:
+        return None
+    lost = min(references) - reached
+    if lost <= LOST_ACCURACY:
+        return None
+    return (
+        f"{called[id(run)]} ends {100 * lost:.1f} points of test accuracy below one process "
+        f"({percent(reached, 1)} against {percent(min(references), 1)})."
+    )
+
+
+def _slow_ranks(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
+    cases: dict[tuple[object, object], list[str]] = {}
+    for run in runs:
+        if run.slow_rank:
+            behind = number(run.slow_rank.get("behind_ms"))
+            lag = f" ({behind:.1f} ms a step)" if behind is not None else ""
+            where = (run.slow_rank.get("rank"), run.slow_rank.get("phase"))
+            cases.setdefault(where, []).append(called[id(run)] + lag)
+    return [
+        f"The others wait for rank {rank}, which is slow in {phase}, under {_join(found)}."
+        for (rank, phase), found in cases.items()
+    ]
+
+
+def _broken(runs: Sequence[Run], called: dict[int, str], status: str) -> list[str]:
+    verb = {"failed": "failed", "stopped": "was stopped", "refused": "was refused"}[status]
+    sentences = []
+    for run in runs:
+        if run.status == status:
+            reason = ": " + _first_line(run.reason) if run.reason else ""
+            sentences.append(f"{called[id(run)]} {verb}{reason}.")
+    return sentences
+
+
+def _much_slower(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
+    """The slowest strategy, when it is much slower than the fastest run, with the phase that takes its time."""
+    ranking = sorted(measured(runs), key=lambda run: speed(run) or 0)
+    strategies = [run for run in ranking if run.strategy != "single"]
+    if not strategies or len({setting(run) for run in ranking}) > 1:
+        return []
+    slowest = strategies[0]
+    rival = strategies[-1] if len(strategies) > 1 else ranking[-1]
+    ratio, largest = speedup(rival, slowest), largest_phase(slowest)
+    if ratio is None or ratio < MUCH_SLOWER or relation(rival, slowest) != "faster":
+        return []
+    why = f"spends {percent(largest[1])} of its step in {largest[0]}" if largest else ""
+    if rival.strategy == "single":  # the verdict has told how much slower
+        return [f"{called[id(slowest)]} {why}."] if why else []
+    text = f"{called[id(slowest)]} is {_times(ratio)} slower than {called[id(rival)]}"
+    return [f"{text} and {why}." if why else f"{text}."]
+
+
+# -- phrases ----------------------------------------------------------------------------------------------------
+
+
+def process(run: Run) -> str:
+    if kind(run) != "cpu":
+        return "one process on one GPU" if kind(run) == "cuda" else f"one process on {kind(run)}"
+    return f"one process with {_amount(run.threads, 'thread')}" if run.threads else "one process"
+
+
+def _differ(runs: Sequence[Run]) -> bool:
+    phrases = [process(run) for run in runs]
+    return len(set(phrases)) == len(phrases)
+
+
+def _further_cores(base: Run, wide: Run) -> str:
+    more = (wide.threads or 0) - (base.threads or 0)
+    if (base.threads, more) == (1, 1):
+        return "the second core"
+    return f"the other {_amount(more, 'core')}" if base.threads and more > 1 else "the further threads"
+
+
+def _faster(run: Run, other: Run) -> str:
+    ratio = speedup(run, other) or 1.0
+    return f"{_times(ratio)} faster" if ratio >= 1.095 else f"{100 * (ratio - 1):.0f} % faster"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:,.0f}x"
+
+
+def _amount(value: int | None, noun: str) -> str:
+    spelt = _NUMBERS[value] if value is not None and 0 <= value < len(_NUMBERS) else str(value)
+    return f"{spelt} {noun}" if value == 1 else f"{spelt} {noun}s"
+
+
+def _join(parts: Sequence[str], last: str = "and") -> str:
+    return f"{', '.join(parts[:-1])} {last} {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def _first_line(text: object, limit: int = 160) -> str:
+    line = next(iter(str(text).strip().splitlines()), "").rstrip(".")
+    return line if len(line) <= limit else line[: limit - 1] + "…"

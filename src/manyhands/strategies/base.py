@@ -1,0 +1,130 @@
+"""The contract every strategy keeps: a value that says how many ranks, which samples, and what a step is."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from torch import Tensor
+
+from ..data.batches import Batch
+from ..data.order import Shard
+from ..errors import Refused
+from ..job import Job
+
+if TYPE_CHECKING:
+    from ..world.rank import Rank
+
+
+class Loss(NamedTuple):
+    """The loss of a step where it is known: its mean over this rank's samples, and how many those are."""
+
+    mean: Tensor | float
+    count: int
+
+
+class Worker(Protocol):
+    """What steps on a rank."""
+
+    def step(self, batch: Batch | None) -> Loss | None:
+        """Consume this rank's part of one global batch; servers get None and serve one round."""
+
+    def weights(self) -> dict[str, Tensor] | None:
+        """The full model by name, on rank 0; every process takes part."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Optimizer and schedule by parameter name, whole, on rank 0; every process takes part."""
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Continue from weights and state as `weights()` and `state()` gave them, under any strategy."""
+
+    @property
+    def updates(self) -> int:
+        """Writes to the weights made by this process."""
+
+    @property
+    def learning_rate(self) -> float | None: ...
+
+    def figures(self) -> dict[str, Any]:
+        """What this rank alone can say for the record (staleness, replicas, ...)."""
+
+    def close(self) -> None: ...
+
+
+class Strategy(ABC):
+    """A frozen dataclass whose fields are its options; printable, comparable, the row label in a report."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for `manyhands strategies`
+    runs_on: ClassVar[str] = "one host or several, CPU or CUDA"
+    exact: ClassVar[bool] = True  # promises the weights of `single`
+    shards_batch: ClassVar[bool] = True  # a rank computes on a part of the batch (matters to BatchNorm)
+    hosts: ClassVar[bool] = True  # may run over several hosts
+    ranks: int
+
+    @property
+    def processes(self) -> int:
+        """How many processes to start; more than `ranks` where some only serve, fewer where ranks are threads."""
+        return self.ranks
+
+    @property
+    def promises_exact(self) -> bool:
+        """Whether this strategy with these options promises the weights of `single`."""
+        return self.exact
+
+    @property
+    def lockstep(self) -> bool:
+        """All ranks make the same steps together, so they can agree to stop after one."""
+        return self.promises_exact
+
+    def check(self, job: Job) -> None:
+        """Every refusal, before any process starts."""
+        return
+
+    def prepare(self, job: Job) -> Any:
+        """Caller's side: what is worked out once and sent to every rank as `job.prepared` (where to cut, say)."""
+        return None
+
+    def share(self, job: Job) -> Mapping[str, Tensor] | None:
+        """Caller's side: tensors that all ranks see in shared memory."""
+        return None
+
+    def feed(self, rank: Rank) -> Shard | None:
+        """Which samples this process reads; None for one that reads none."""
+        return Shard(rank.index, self.ranks)
+
+    @abstractmethod
+    def setup(self, job: Job, rank: Rank) -> Worker: ...
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as the record shows them."""
+        found = {}
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if item.name != "ranks" and value != item.default:
+                found[item.name] = value
+        return found
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+    def exactness(self, job: Job) -> tuple[bool, str | None]:
+        """Whether this fit promises the weights of `single`, and why not."""
+        if not self.promises_exact:
+            return False, f"{self} does not promise the weights of single"
+        if self.ranks > 1 and self.shards_batch:
+            if job.has_batchnorm and not job.settings.sync_batchnorm:
+                return False, "BatchNorm sees a part of each batch on every rank; sync_batchnorm=True makes it whole"
+            if job.has_dropout:
+                return False, "dropout draws its own numbers on every rank"
+        if job.settings.precision != "fp32" and self.ranks > 1:
+            return False, "bf16 rounds every part of a batch by itself"
+        return True, None
+
+
+def refuse(strategy: Strategy, reason: str) -> Refused:
+    return Refused(f"{strategy.name} {reason}")

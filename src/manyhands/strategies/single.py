@@ -1,0 +1,37 @@
+"""Single device: the reference that every exact strategy must match.
+
+    gradient = backward(loss(model(batch)));  weights = update(weights, gradient)
+
+Cost: nothing travels. Held: weights, gradients, optimizer state and activations of the whole batch.
+Exact by definition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import BadInput
+from ..job import Job
+from ..world.rank import Rank
+from .base import Strategy, Worker
+from .parts import OrdinaryWorker, place_model
+
+
+@dataclass(frozen=True)
+class Single(Strategy):
+    """One process, one device."""
+
+    ranks: int = 1
+
+    name = "single"
+    summary = "one process, one device: the baseline"
+    runs_on = "CPU or CUDA"
+    shards_batch = False
+
+    def __post_init__(self) -> None:
+        if self.ranks != 1:
+            raise BadInput(f"single has 1 rank (found --ranks {self.ranks}); use ddp for more")
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        model = place_model(job, rank)
+        return OrdinaryWorker(job, rank, model, model)

@@ -1,0 +1,72 @@
+"""CIFAR-10: 32x32 colour images in ten classes; MobileNetV2 or a ResNet, with any normalisation.
+
+The recipe: random crop, flip and cutout; label smoothing 0.1; SGD with Nesterov momentum 0.9 and weight decay 5e-4 on
+the weights of layers (not on biases, normalisations and gains); the learning rate follows the batch; warm-up, then
+cosine or linear decay to zero. How MobileNetV2 trains with norm=none is told in `models/norms.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..data import augment, files
+from ..errors import BadInput
+from ..schedules import cosine, linear, scaled_rate
+from ..task import Task
+from .models import Norm, mobilenetv2, resnet20, resnet50
+
+MODELS = {"mobilenetv2": mobilenetv2, "resnet20": resnet20, "resnet50": resnet50}
+SCHEDULES = {"cosine": cosine, "linear": linear}
+REFERENCE_BATCH = 128
+
+
+def make(
+    model: Literal["mobilenetv2", "resnet20", "resnet50"] = "mobilenetv2",
+    norm: Norm = "batch",
+    width: float = 1.0,
+    schedule: Literal["cosine", "linear"] = "cosine",
+    rate: float = 0.1,
+    batch: int = REFERENCE_BATCH,
+) -> Task:
+    """`width` multiplies the channels; `rate` is the learning rate at batch 128, larger batches get more of it."""
+    for name, value in (("width", width), ("rate", rate), ("batch", batch)):
+        if not value > 0:
+            raise BadInput(f"task cifar10: option {name} must be above 0 (found {value})")
+    return Task(
+        model=partial(MODELS[model], norm=norm, width=width),
+        train=partial(images, "train"),
+        test=partial(images, "test"),
+        loss=partial(F.cross_entropy, label_smoothing=0.1),
+        optimizer=partial(sgd, rate=scaled_rate(rate, batch, REFERENCE_BATCH)),
+        schedule=SCHEDULES[schedule](warmup=0.08),
+        augment=augment.Compose(augment.Crop(padding=4), augment.Flip(), augment.Cutout(size=8)),
+        batch_size=batch,
+        epochs=60,
+        name="cifar10",
+    )
+
+
+def images(split: str) -> tuple[Tensor, Tensor]:
+    """The images (uint8, count x 3 x 32 x 32) and labels of a split."""
+    train, test = files.cifar10()
+    return train if split == "train" else test
+
+
+def sgd(parameters: Iterable[tuple[str, nn.Parameter]], rate: float) -> Optimizer:
+    """Weight decay for the weights of layers alone: what has one number a channel sets scales, which it would shrink."""
+    named = list(parameters)
+    groups = [
+        {"params": [(name, value) for name, value in named if value.ndim > 1], "weight_decay": 5e-4},
+        {"params": [(name, value) for name, value in named if value.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD([group for group in groups if group["params"]], lr=rate, momentum=0.9, nesterov=True)
+
+
+task = make()

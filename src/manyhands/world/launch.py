@@ -1,0 +1,398 @@
+"""Run a function on n processes of this host: first failure wins, nothing hangs, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from ..errors import BadInput, RankFailed
+from . import nursery
+from .memory import Slot, attach_tensors, close_quietly, share_tensors
+from .parcel import pack, unpack
+from .watch import PID, Board
+
+GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
+END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
+_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a process of a launch knows before it runs anything of the user's."""
+
+    processes: int
+    ranks: int  # those of the processes that train; the rest serve
+    threads: int
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    port: int
+    slots: dict[str, Slot] | None
+
+
+class Link:
+    """A rank's line to the caller."""
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def tell(self, kind: str, content: Any) -> None:
+        """Say something and go on."""
+        with self._lock:
+            self._connection.send_bytes(cloudpickle.dumps((kind, content), protocol=5))
+
+    def ask(self, kind: str, content: Any) -> Any:
+        """Say something and wait for the answer (a callback of the user's runs in the caller's process)."""
+        with self._lock:
+            self._connection.send_bytes(cloudpickle.dumps(("ask", (kind, content)), protocol=5))
+            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 (from our own parent)
+
+
+@dataclass
+class Place:
+    """What a launched function gets: who it is among the processes, and its lines to the others."""
+
+    index: int
+    processes: int
+    ranks: int
+    threads: int
+    link: Link
+    board: Board
+    shared: dict[str, Tensor] | None
+    listener: int  # a bound loopback socket: process 0 serves the store on it
+    port: int
+
+
+# ---------------------------------------------------------------- the caller's side
+
+
+class _Server:
+    """The caller's end of the fork server; started by the first launch of a program."""
+
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        source = str(Path(__file__).resolve().parents[2])
+        code = (
+            f"import sys, socket; sys.path.append({source!r}); "
+            f"from manyhands.world.nursery import serve; serve(socket.socket(fileno={there.fileno()}))"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2
+        )
+        there.close()
+        self.requests = here
+        self.owner = os.getpid()
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(self, fds: list[int]) -> None:
+        socket.send_fds(self.requests, [b"launch"], fds)
+
+
+_server: _Server | None = None
+_server_lock = threading.Lock()
+
+
+def warm_up() -> None:
+    """Start the fork server now, so that its import of torch runs beside the caller's own work."""
+    global _server
+    if sys.platform not in ("linux", "darwin"):
+        raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
+    with _server_lock:
+        if _server is None or not _server.alive():
+            _server = _Server()
+
+
+def launch(
+    body: Callable[[Place], Any],
+    processes: int,
+    *,
+    ranks: int | None = None,
+    threads: int = 1,
+    environment: Mapping[str, str] | None = None,
+    shared: Mapping[str, Tensor] | None = None,
+    parcel: int | None = None,
+    on_tell: Callable[[int, str, Any], None] | None = None,
+    on_ask: Callable[[str, Any], Any] | None = None,
+    watch: Callable[[Board], RankFailed | None] | None = None,
+    forgive: Callable[[RankFailed], bool] | None = None,
+    time_limit: float | None = None,
+) -> list[Any]:
+    """Run `body` on `processes` processes and return what each gave back.
+
+    `parcel` is a descriptor made by `pack((body))` beforehand, where the body must be packed before something
+    else happens to it. `forgive` may let the launch go on after a death; that rank then returns None.
+    """
+    warm_up()
+    launched = _Launch(processes, ranks or processes)
+    try:
+        launched.start(body, threads, environment or {}, shared, parcel)
+        return launched.results(on_tell, on_ask, watch, forgive, time_limit)
+    finally:
+        launched.end()
+
+
+class _Launch:
+    def __init__(self, processes: int, ranks: int):
+        self.processes, self.ranks = processes, ranks
+        self.board = Board(processes, ranks=ranks)
+        self.links: dict[int, Connection] = {}
+        self.pids: list[int] = []
+        self.codes: dict[int, int] = {}
+        self.control: socket.socket | None = None
+        self._heard = b""
+
+    def start(
+        self,
+        body: Callable[[Place], Any],
+        threads: int,
+        environment: Mapping[str, str],
+        shared: Mapping[str, Tensor] | None,
+        parcel: int | None,
+    ) -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.control, control_there = socket.socketpair()
+        memory, slots = share_tensors(shared) if shared is not None else (None, None)
+        scene = Scene(
+            self.processes,
+            self.ranks,
+            threads,
+            {**os.environ, **environment},
+            os.getcwd(),
+            list(sys.path),
+            listener.getsockname()[1],
+            slots,
+        )
+        stage = pack(scene)
+        content = pack(body) if parcel is None else parcel
+        pairs = [socket.socketpair() for _ in range(self.processes)]
+        self.links = {index: Connection(mine.detach()) for index, (mine, _) in enumerate(pairs)}
+        ours = [stage, content, self.board.fd, *([memory] if memory is not None else [])]
+        fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd]
+        fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
+        try:
+            assert _server is not None
+            _server.ask(fds)
+        finally:
+            listener.close()
+            control_there.close()
+            for _, theirs in pairs:
+                theirs.close()
+            close_quietly(*ours)
+
+    def results(
+        self,
+        on_tell: Callable[[int, str, Any], None] | None,
+        on_ask: Callable[[str, Any], Any] | None,
+        watch: Callable[[Board], RankFailed | None] | None,
+        forgive: Callable[[RankFailed], bool] | None,
+        time_limit: float | None,
+    ) -> list[Any]:
+        results: dict[int, Any] = {}
+        failures: list[RankFailed] = []
+        give_up: float | None = None
+        limit = time.monotonic() + time_limit if time_limit else None
+        while len(results) < self.processes:
+            for ready in wait([*self.links.values(), *([self.control] if self.control else [])], timeout=0.2):
+                if ready is self.control:
+                    self._hear_keeper()
+                    continue
+                index = next(number for number, link in self.links.items() if link is ready)
+                kind, content = self._receive(index)
+                if kind == "done":
+                    results[index] = content
+                elif kind == "failed":
+                    failures.append(content)
+                elif kind == "gone" and index not in results:
+                    failures.append(self._death(index))
+                elif kind == "ask":
+                    answer = on_ask(*content) if on_ask else None
+                    with contextlib.suppress(OSError):
+                        self.links[index].send_bytes(cloudpickle.dumps(answer, protocol=5))
+                elif kind not in ("gone",) and on_tell:
+                    on_tell(index, kind, content)
+            if forgive:
+                for failure in [f for f in failures if f.rank is not None and forgive(f)]:
+                    failures.remove(failure)
+                    results[failure.rank] = None  # type: ignore[index]
+            if watch and not failures and (stalled := watch(self.board)):
+                raise stalled
+            if limit and time.monotonic() > limit:
+                raise RankFailed(f"the run passed its time limit of {time_limit:g} s", kind="time limit")
+            if failures:
+                causes = [failure for failure in failures if failure.kind != "consequence"]
+                give_up = give_up or time.monotonic() + GRACE
+                if causes or time.monotonic() > give_up:
+                    raise (causes or failures)[0]
+        return [results[index] for index in range(self.processes)]
+
+    def _receive(self, index: int) -> tuple[str, Any]:
+        try:
+            return pickle.loads(self.links[index].recv_bytes())  # noqa: S301 (from our own rank)
+        except (EOFError, OSError):
+            self.links.pop(index).close()
+            return "gone", None
+
+    def _hear_keeper(self) -> None:
+        assert self.control is not None
+        heard = self.control.recv(65536)
+        if not heard:
+            self.control.close()
+            self.control = None
+            return
+        *lines, self._heard = (self._heard + heard).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self.pids = message.get("pids", self.pids)
+            if "ended" in message:
+                self.codes[message["ended"]] = message["code"]
+
+    def _death(self, index: int) -> RankFailed:
+        """A rank went away without a word: say how it ended and where it was."""
+        until = time.monotonic() + GRACE
+        while index not in self.codes and self.control and time.monotonic() < until:
+            if wait([self.control], timeout=0.1):
+                self._hear_keeper()
+        code = self.codes.get(index)
+        if code is None:
+            how = "its process is gone"
+        elif code < 0:
+            how = f"killed by signal {-code} ({signal.Signals(-code).name})"
+            if -code == signal.SIGKILL:
+                how += "; the system does this when memory runs out"
+        else:
+            how = f"its process exited with code {code}"
+        beat = self.board.beat(index)
+        return RankFailed(
+            f"{who(index, self.ranks, self.processes)} died in {where(beat.step, beat.phase)}: {how}",
+            rank=index,
+            step=beat.step,
+            phase=beat.phase,
+            kind="died",
+        )
+
+    def end(self) -> None:
+        """Close everything; the keeper kills what still runs, and we wait until it has."""
+        for link in self.links.values():
+            link.close()
+        if self.control:
+            with contextlib.suppress(OSError):
+                self.control.shutdown(socket.SHUT_WR)
+                self.control.settimeout(END_LIMIT)
+                while self.control.recv(65536):
+                    continue
+            self.control.close()
+
+
+def who(index: int, ranks: int, processes: int) -> str:
+    """How messages name a process: `rank 1 of 4`, or `server 0 of 2` for those beyond the ranks."""
+    if index < ranks:
+        return f"rank {index} of {ranks}"
+    return f"server {index - ranks} of {processes - ranks}"
+
+
+def where(step: int | None, phase: str | None) -> str:
+    if step is None or step < 1:
+        return phase or "start-up"
+    return f"step {step}, {phase}"
+
+
+def _stderr() -> int:
+    """The descriptor that ranks write to: the caller's standard error as it is now."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return 2
+
+
+# ---------------------------------------------------------------- the rank's side
+
+
+def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
+    """The life of one process of a launch, from the fork to its result (called by the keeper)."""
+    connection = Link(Connection(link))
+    board: Board | None = None
+    try:
+        scene: Scene = unpack(fds["scene"])
+        board = Board(scene.processes, fds["board"])
+        board.row(index)[PID] = os.getpid()
+        _enter(scene, index)
+        shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
+        body = unpack(fds["body"])
+        close_quietly(fds["scene"], fds["body"], fds["shared"])
+        place = Place(
+            index,
+            scene.processes,
+            scene.ranks,
+            scene.threads,
+            connection,
+            board,
+            shared,
+            fds["listener"],
+            scene.port,
+        )
+        result = body(place)
+        connection.tell("done", result)
+    except BaseException as problem:
+        failure = describe(problem, index, board)
+        with contextlib.suppress(OSError):
+            connection.tell("failed", failure)
+        raise SystemExit(1) from None
+
+
+def _enter(scene: Scene, index: int) -> None:
+    """Take over the caller's surroundings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(scene.environment)
+    os.environ.update(
+        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(scene.processes), OMP_NUM_THREADS=str(scene.threads)
+    )
+    with contextlib.suppress(OSError):
+        os.chdir(scene.folder)
+    sys.path[:] = scene.path
+    torch.set_num_threads(scene.threads)
+
+
+def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
+    """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
+    if isinstance(problem, RankFailed) and problem.rank is not None:
+        return problem
+    beat = board.beat(index) if board else None
+    processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)
+    text = str(problem).strip().split("\n")[0]
+    name = type(problem).__name__
+    consequence = isinstance(problem, OSError | RuntimeError) and any(
+        word in str(problem).lower() for word in _CONSEQUENCES
+    )
+    step, phase = (beat.step, beat.phase) if beat else (None, None)
+    failure = RankFailed(
+        f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
+        rank=index,
+        step=step,
+        phase=phase,
+        kind="consequence" if consequence else "raised",
+        traceback="".join(traceback.format_exception(problem)),
+    )
+    return failure

@@ -1,0 +1,162 @@
+"""The fork server: a clean process that has torch imported and forks ranks in milliseconds.
+
+    caller ── request socket ──> server          (one per program, imports torch once)
+       │                            └─ fork ──> keeper      (one per launch)
+       └── control socket ──────────────────────┤
+                                                ├─ fork ──> rank 0   (own process group)
+                                                └─ fork ──> rank 1
+
+A program that uses torch has threads and cannot be forked safely; spawning costs an import of torch per
+rank and runs the caller's script again. The server never computes, so forking it is safe, and it never
+imports the caller's `__main__`: scripts need no guard.
+
+The keeper is the parent of the ranks. It reports how each one ended over the control socket, and when that
+socket closes, because the caller is done or dead, it kills what is left. Ranks ask the kernel to be killed
+with their keeper. So nothing outlives the caller, whatever kills whom.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+
+# The order in which descriptors travel in a request; the links of the ranks follow.
+LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, SHARED, FIRST_LINK = range(8)
+RankProcess = Callable[[int, int, dict[str, int]], None]
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a keeper for every request until the caller goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    from . import launch  # imports torch: the point of this process
+
+    gc.collect()
+    gc.freeze()  # forked pages stay shared
+    while True:
+        message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
+        if not message:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _leave(lambda fds=fds: keep(fds, launch.rank_process))  # type: ignore[misc]
+        for fd in fds:
+            os.close(fd)
+
+
+def keep(fds: list[int], rank_process: RankProcess) -> None:
+    """Fork the ranks of one launch, report their ends, and leave nothing when the caller has gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    control = socket.socket(fileno=fds[CONTROL])
+    links = fds[FIRST_LINK:]
+    named = {"listener": fds[LISTENER], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD], "shared": fds[SHARED]}
+    os.dup2(fds[STDERR], 1)  # what ranks print must not mix with the caller's standard output
+    os.dup2(fds[STDERR], 2)
+    keeper = os.getpid()
+    pids: dict[int, int] = {}
+    for index, link in enumerate(links):
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            for other in links:
+                if other != link:
+                    os.close(other)
+            _end_with_parent(keeper)
+            os.setpgid(0, 0)
+            _leave(lambda index=index, link=link: rank_process(index, link, named))  # type: ignore[misc]
+        pids[pid] = index
+    for fd in {*links, *named.values()}:
+        os.close(fd)
+    try:
+        _say(control, {"pids": list(pids)})
+        _watch(control, pids)
+    finally:
+        _kill(pids)
+
+
+def _watch(control: socket.socket, pids: dict[int, int]) -> None:
+    """Report every end until the caller closes the control socket."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(wake_read, selectors.EVENT_READ)
+    living = dict(pids)
+    while True:
+        for pid in list(living):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                _kill_group(pid)  # its loader workers must not outlive it
+                _say(control, {"ended": living.pop(pid), "code": os.waitstatus_to_exitcode(status)})
+        for key, _ in selector.select(timeout=1.0):
+            if key.fileobj is control:
+                if not control.recv(64):
+                    return
+            else:
+                os.read(wake_read, 4096)
+
+
+def _kill(pids: dict[int, int]) -> None:
+    for pid in pids:
+        _kill_group(pid)
+    for pid in pids:
+        try:
+            os.waitpid(pid, 0)
+        except ChildProcessError:
+            continue
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _say(control: socket.socket, message: dict[str, object]) -> None:
+    try:
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return  # the caller is gone; _watch notices by itself
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, and end now if it already has."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _leave(body: Callable[[], None]) -> None:
+    """Run the body of a forked process and end it without the clean-up that belongs to its parent."""
+    code = 1
+    try:
+        body()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

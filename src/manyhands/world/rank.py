@@ -1,0 +1,244 @@
+"""Rank: who I am and how I talk. Every transfer is timed and counted here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from time import monotonic_ns
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import BadInput
+from ..measure.clock import Clock
+from .launch import Place
+from .memory import Slot, attach_tensors, open_of_process, share_tensors
+from .watch import ARRIVALS, DONE, PHASE_NUMBERS, Board
+
+TRANSPORTS = ("auto", "gloo", "nccl", "shm")
+_RING = 8  # first cell of a row's ring of arrival times
+
+
+class Rank:
+    """One process of a fit: its number, its device, its clock and its lines to the others."""
+
+    def __init__(
+        self,
+        index: int,
+        processes: int,
+        ranks: int,
+        device: torch.device,
+        board: Board,
+        threads: int,
+        tell: Callable[[str, Any], None],
+        ask: Callable[[str, Any], Any],
+        shared: Mapping[str, Tensor] | None = None,
+        hosts: int = 1,
+    ):
+        self.index, self.processes, self.ranks, self.device = index, processes, ranks, device
+        self.threads, self.tell, self.ask = threads, tell, ask
+        self.shared = dict(shared) if shared is not None else None
+        self.hosts = hosts
+        self.host = socket.gethostname()
+        self.clock = Clock()
+        self.transport: str | None = None
+        self._meeting = 0
+        self.use_board(board)
+
+    def use_board(self, board: Board) -> None:
+        """Write heartbeats here from now on."""
+        self.board = board
+        self._row = board.row(self.index)
+        self._rows = [board.row(other) for other in range(self.processes)]
+        self.clock.beat_on(self._row)
+
+    @property
+    def serves(self) -> bool:
+        """A process that serves the ranks and does not train."""
+        return self.index >= self.ranks
+
+    # ------------------------------------------------------------ meeting the others
+
+    def arrive(self) -> int:
+        """Note the time of arrival at a synchronisation point; hand the result to `waited`."""
+        meeting = self._meeting
+        self._meeting = meeting + 1
+        now = monotonic_ns()
+        self._row[_RING + meeting % ARRIVALS] = now
+        return meeting
+
+    def waited(self, meeting: int, limit: int) -> int:
+        """Nanoseconds this rank waited for the last to arrive, at most `limit`; call it after the collective.
+
+        Only ranks of one host share a clock and a board; over hosts the wait stays part of the communication.
+        """
+        if self.hosts > 1:
+            return 0
+        cell = _RING + meeting % ARRIVALS
+        times = [row[cell] for row in self._rows[: self.ranks]]
+        own = times[self.index]
+        latest = max(times)
+        if own == latest and len(times) > 1:
+            self.clock.late += (own * (len(times) - 1) - (sum(times) - own)) // (len(times) - 1)
+        return min(limit, latest - own)
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.processes > 1 and dist.is_initialized():
+            dist.barrier()
+
+    def say(self, state: str) -> None:
+        """Tell the watchers what this process does between steps."""
+        self.clock.say(PHASE_NUMBERS[state])
+
+    def done(self) -> None:
+        self._row[DONE] = 1
+        self.say("end")
+
+    # ------------------------------------------------------------ small things by value
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Everybody's value, on rank 0."""
+        if self.processes == 1 or not dist.is_initialized():
+            return [value]
+        values: list[Any] | None = [None] * self.processes if self.index == 0 else None
+        dist.gather_object(value, values, dst=0)
+        return values
+
+    def agree(self, value: Any) -> Any:
+        """Rank 0's value, everywhere."""
+        if self.processes == 1 or not dist.is_initialized():
+            return value
+        values = [cloudpickle.dumps(value) if self.index == 0 else None]
+        dist.broadcast_object_list(values, src=0)
+        return pickle.loads(values[0])  # type: ignore[arg-type]  # noqa: S301 (from rank 0 of this run)
+
+    # ------------------------------------------------------------ tensors, timed and counted
+
+    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
+        """Sum over the ranks of a group, in place; waiting for the last rank is booked as waiting."""
+        if self.processes == 1:
+            return
+        meeting = self.arrive() if group is None else None
+        began = monotonic_ns()
+        with self.clock.during("communication"):
+            dist.all_reduce(tensor, group=group)
+            self.clock.count(tensor.numel() * tensor.element_size())
+            if meeting is not None:
+                self.split_wait(meeting, began)
+
+    def split_wait(self, meeting: int, began: int) -> None:
+        """After a collective that began at `began`: book waiting for the last rank apart from the rest."""
+        waited = self.waited(meeting, monotonic_ns() - began)
+        self.clock.since("wait", began)
+        self.clock.since("communication", began + waited)
+
+    def broadcast(self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None) -> None:
+        """Rank `source`'s tensor, everywhere."""
+        if self.processes == 1:
+            return
+        with self.clock.during("communication"):
+            dist.broadcast(tensor, src=source, group=group)
+            if self.index == source:
+                self.clock.count(tensor.numel() * tensor.element_size())
+
+
+# ---------------------------------------------------------------- forming the world
+
+
+def choose_transport(asked: str, device: torch.device, processes: int, hosts: int) -> str:
+    """What carries tensors between ranks: NCCL where every rank has a GPU of its own, else shared memory or gloo."""
+    if asked not in TRANSPORTS:
+        raise BadInput(f'no transport named "{asked}"; there are: {", ".join(TRANSPORTS)}')
+    if asked == "shm" and hosts > 1:
+        raise BadInput(f"transport=shm works within one host (hosts: {hosts}); use transport=gloo")
+    if asked != "auto":
+        return asked
+    if device.type == "cuda" and processes <= torch.cuda.device_count():
+        return "nccl"
+    return "gloo"
+
+
+def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) -> None:
+    """Make the process group of this world (none for a lone process)."""
+    if rank.processes == 1:
+        return
+    transport = choose_transport(asked, rank.device, rank.processes, rank.hosts)
+    if transport == "shm":
+        from . import shm  # noqa: F401 (registers the backend)
+    backend = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl", "shm": "manyhands_shm"}[transport]
+    options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
+    if store is None:
+        dist.init_process_group(backend, **options)  # torchrun's environment says where to meet
+    else:
+        dist.init_process_group(backend, store=store, rank=rank.index, world_size=rank.processes, **options)
+    rank.transport = transport
+
+
+def from_place(place: Place, device: torch.device) -> tuple[Rank, dist.Store | None]:
+    """A rank of our own launch, on one host: everything stays on loopback."""
+    rank = Rank(
+        place.index,
+        place.processes,
+        place.ranks,
+        device,
+        place.board,
+        place.threads,
+        place.link.tell,
+        place.link.ask,
+        place.shared,
+    )
+    if place.processes == 1:
+        return rank, None
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    store = dist.TCPStore(
+        "127.0.0.1",
+        place.port,
+        world_size=place.processes,
+        is_master=place.index == 0,
+        master_listen_fd=place.listener if place.index == 0 else None,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=60),
+    )
+    return rank, store
+
+
+def started_by_torchrun() -> bool:
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def torchrun_place() -> tuple[int, int, int]:
+    """(rank, world size, hosts) as torchrun says."""
+    world = int(os.environ["WORLD_SIZE"])
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return int(os.environ["RANK"]), world, max(1, -(-world // local))
+
+
+def share_over_store(rank: Rank, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Shared tensors for ranks of one host that have no common parent: rank 0 makes them, the others attach."""
+    fd: int | None = None
+    slots: dict[str, Slot] | None = None
+    if rank.index == 0:
+        assert tensors is not None
+        fd, slots = share_tensors(tensors)
+    pid, number, slots = rank.agree((os.getpid(), fd, slots))
+    mine = fd if fd is not None else open_of_process(pid, number)
+    attached = attach_tensors(mine, slots)
+    rank.barrier()
+    os.close(mine)
+    return attached
+
+
+def share_board(rank: Rank) -> None:
+    """One board for ranks of one host that have no common parent."""
+    pid, fd = rank.agree((os.getpid(), rank.board.fd))
+    if rank.index:
+        rank.use_board(Board(rank.processes, open_of_process(pid, fd)))
+    rank.barrier()
