@@ -188,6 +188,7 @@ def _launch(
         ranks=min(strategy.ranks, strategy.processes),
         threads=run.threads,
         shared=strategy.share(job),
+        preload=strategy.preload,
         on_tell=lambda _, kind, content: hear(kind, content),
         on_ask=answer,
         time_limit=time_limit,

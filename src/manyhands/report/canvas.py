@@ -23,6 +23,18 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "
 PATTERNS = ("", "\\", "x", "", "", "", "/", "", ".")  # one a phase, in the order of PHASES
 TEXT, MUTED, GRID, SURFACE = "var(--text)", "var(--muted)", "var(--grid)", "var(--surface)"
 
+LEGEND = {  # below the plot, in columns of equal width: page.js makes the chart taller by their lines
+    "orientation": "h",
+    "yref": "container",
+    "yanchor": "bottom",
+    "y": 0,
+    "x": 0,
+    "traceorder": "normal",
+    "entrywidthmode": "pixels",
+    "entrywidth": 130,
+    "font": {"color": TEXT},
+}
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -32,7 +44,7 @@ class Chart:
     title: str
     caption: str
     figure: go.Figure | None = None
-    legend: int = 0  # entries; on narrow screens the legend goes below, one a line
+    legend: int = 0  # entries
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = field(default_factory=list)
     half: bool = False  # may share a line with another chart
@@ -78,7 +90,13 @@ def phase_colour(phase: str) -> str:
 
 def phase_marker(phase: str) -> dict[str, Any]:
     """Fill of a phase: the same colour and pattern in every chart, edged so that neighbours stay apart."""
-    pattern = {"shape": PATTERNS[PHASES.index(phase)], "size": 6, "solidity": 0.3, "fgcolor": SURFACE}
+    pattern = {
+        "shape": PATTERNS[PHASES.index(phase)],
+        "size": 6,
+        "solidity": 0.3,
+        "fgcolor": SURFACE,
+        "fillmode": "overlay",
+    }
     return {"color": phase_colour(phase), "pattern": pattern, "line": {"color": SURFACE, "width": 1}}
 
 
@@ -88,13 +106,7 @@ def figure(title: str, height: int, x: dict[str, Any], y: dict[str, Any], **layo
     return go.Figure(
         layout={
             "template": go.layout.Template(),  # nothing but what is said here
-            "title": {
-                "text": f"<b>{escape(title)}</b>",
-                "x": 0,
-                "xref": "paper",
-                "xanchor": "left",
-                "font": {"size": 15},
-            },
+            "title": {"text": f"<b>{escape(title)}</b>", "x": 0, "y": 0.99, "yanchor": "top", "font": {"size": 15}},
             "font": font,
             "height": height,
             "margin": {"l": 8, "r": 16, "t": 48, "b": 8, "pad": 4},
@@ -102,7 +114,7 @@ def figure(title: str, height: int, x: dict[str, Any], y: dict[str, Any], **layo
             "plot_bgcolor": SURFACE,
             "xaxis": axis(**x),
             "yaxis": axis(**y),
-            "legend": {"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0, "font": {"color": TEXT}},
+            "legend": LEGEND,
             "hoverlabel": {"bgcolor": SURFACE, "bordercolor": MUTED, "font": font},
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": MUTED, "activecolor": TEXT},
             **layout,
@@ -116,6 +128,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
         "gridcolor": GRID,
         "linecolor": GRID,
         "tickfont": {"color": MUTED},
+        "ticks": "",
         "zeroline": False,
         "automargin": True,
         **more,
@@ -171,6 +184,7 @@ def heatmap(
         showscale=len(columns) > 24,
         xgap=2,
         ygap=2,
+        textfont={"color": TEXT},
         texttemplate=f"%{{z:{digits}}}" if len(columns) <= 24 else None,
         customdata=[[row] * len(columns) for row in rows],
         hovertemplate=f"%{{x}}: %{{z:.1f}} ({unit.replace('%', '&#37;')})<extra>%{{customdata}}</extra>",

@@ -110,9 +110,9 @@ def _loss(key: str, title: str, unit: str, shown: Sequence[Series], places: Any)
     label = "loss (mean per sample, log scale)" if steep else "loss (mean per sample)"
     fig = figure(
         title,
-        340,
+        300,
         {"title": unit, "rangemode": "tozero"},
-        {"title": label, "type": "log" if steep else "linear", "nticks": 8},
+        {"title": label, "type": "log" if steep else "linear", "dtick": "D2" if steep else None},
     )
     for item, points in curves:
         fig.add_scatter(
@@ -120,7 +120,7 @@ def _loss(key: str, title: str, unit: str, shown: Sequence[Series], places: Any)
             y=[short(loss) for _, loss in points],
             mode="lines" if len(points) > 1 else "markers",
             line={"color": item.colour, "dash": item.dash, "width": 2},
-            name=item.safe,
+            name=item.tick,
             hovertemplate="loss %{y:.4g} at %{x:.4~g}<extra>%{fullData.name}</extra>",
         )
     caption = f"Each point is the mean over up to {window} steps." if window > 1 else "Each point is one step."
@@ -168,7 +168,7 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
         return Chart(key, title, "The scale does not begin at zero.", fig, headings=headings, rows=rows)
     fig = figure(
         title,
-        340,
+        300,
         {"title": "epochs", "dtick": 1 if max(len(points) for _, points in curves) <= 20 else None},
         {"title": "test accuracy (% of the test samples)", "ticksuffix": " %"},
     )
@@ -179,7 +179,7 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
             mode="lines+markers",
             line={"color": item.colour, "dash": item.dash, "width": 2},
             marker={"symbol": item.symbol, "size": 8, "color": item.colour},
-            name=item.safe,
+            name=item.tick,
             hovertemplate="%{y:.2f} % after epoch %{x}<extra>%{fullData.name}</extra>",
         )
     return Chart(key, title, "The scale does not begin at zero.", fig, len(curves), headings, rows)
@@ -253,9 +253,14 @@ def staleness_chart(shown: Sequence[Series]) -> Chart:
             y=[short(100 * value / sum(counts)) for value in binned],
             marker={
                 "color": item.colour,
-                "pattern": {"shape": ("", "/", "x", ".", "-", "|")[index % 6], "size": 6, "fgcolor": SURFACE},
+                "pattern": {
+                    "shape": ("", "/", "x", ".", "-", "|")[index % 6],
+                    "size": 6,
+                    "fgcolor": SURFACE,
+                    "fillmode": "overlay",
+                },
             },
-            name=item.safe,
+            name=item.tick,
             hovertemplate="staleness %{x}: %{y:.1f} % of the gradients<extra>%{fullData.name}</extra>",
         )
     rows = [[item.name, *_staleness_text(item)] for item, _ in found]

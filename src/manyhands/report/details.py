@@ -12,17 +12,6 @@ from .figures import memory_text, number
 Named = Sequence[tuple[str, Run]]
 
 
-def failures(named: Named) -> str:
-    """Why some rows have no figures."""
-    items = "".join(
-        f"<div><dt>{escape(name)} <span>{escape(str(run.status))}</span></dt>"
-        f"<dd>{escape(run.reason or 'no reason was recorded')}</dd></div>"
-        for name, run in named
-        if run.status != "done"
-    )
-    return f'<h3>Not finished</h3><dl class="failures">{items}</dl>' if items else ""
-
-
 def run_details(named: Named) -> str:
     """Every run's figures, folded away."""
     return "".join(

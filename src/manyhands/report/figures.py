@@ -195,7 +195,7 @@ def table(runs: Sequence[Run], target: float | None = None) -> list[Row]:
                 "samples_per_second": speed(run),
                 "spread": spread(run),
                 "speedup": speedup(run, singles[0]) if singles else None,
-                "efficiency": efficiency(run, equal[0]) if equal else None,
+                "efficiency": efficiency(run, equal[0]) if equal and run.strategy != "single" else None,
                 "test_accuracy": accuracy(run),
                 "seconds_to_target": seconds_to(run, target),
                 "peak_memory_bytes": peak_memory(run),

@@ -6,7 +6,6 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const touch = window.matchMedia("(pointer: coarse)");
   const PAPER = 680; // pixels of chart on a sheet
-  const NARROW = 560;
 
   // "var(--text)" anywhere in a figure becomes the colour (or font) the style sheet has for it now.
   function resolve(value, style) {
@@ -22,11 +21,10 @@
   }
 
   function draw(chart, paperWidth) {
-    const place = document.getElementById(chart.id);
+    const place = document.getElementById(`chart-${chart.id}`);
     const { data, layout } = resolve({ data: chart.data, layout: chart.layout }, getComputedStyle(root));
-    const width = paperWidth || place.clientWidth;
     if (paperWidth) layout.width = paperWidth;
-    if (width < NARROW && chart.legend) fitLegend(layout, chart.legend);
+    if (chart.legend) growForLegend(layout, chart.legend, paperWidth || place.clientWidth);
     if (touch.matches) layout.dragmode = false; // a finger on a chart scrolls the page
     const config = {
       responsive: !paperWidth,
@@ -38,10 +36,10 @@
     return Plotly.react(place, data, layout, config).then(() => reachable(place));
   }
 
-  // Beside a narrow plot there is no room: the legend goes below it, and the chart grows by its lines.
-  function fitLegend(layout, entries) {
-    const lines = Math.ceil(entries / 2);
-    layout.height += 22 * lines;
+  // The plot keeps its height; the legend below it adds its own lines.
+  function growForLegend(layout, entries, width) {
+    const columns = Math.max(1, Math.floor(width / (layout.legend.entrywidth + 40)));
+    layout.height += 8 + 20 * Math.ceil(entries / columns);
   }
 
   // The buttons of a chart answer to the keyboard, whatever element this version of plotly makes them of.
@@ -71,7 +69,7 @@
           : before === "descending" ? "ascending" : "descending";
         headings.forEach((other) => other.setAttribute("aria-sort", other === heading ? order : "none"));
         const sign = order === "ascending" ? 1 : -1;
-        const key = (row) => row.cells[column].dataset.sort;
+        const key = (row) => row.cells[column]?.dataset.sort ?? "";
         const rows = [...body.rows].sort((a, b) => {
           const [x, y] = [key(a), key(b)];
           if (x === "" || y === "") return (x === "") - (y === ""); // rows without the figure stay last

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadInput
 from ..measure.run import RECORD_FILE, Run
 from . import words
-from .details import environment, failures, repeat, run_details
+from .details import environment, repeat, run_details
 from .figures import Column, Row, baselines, columns, kind, table
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def page(runs: Sequence[Run], title: str | None = None, target: float | None = N
         _header(runs, title or _title(runs)),
         _contents(contents),
         "<main>",
-        _section("summary", "Summary", _summary(runs, target) + failures(named)),
+        _section("summary", "Summary", _summary(runs, target)),
         *(_section(key, heading, _charts(found)) for key, heading, found in sections),
         _section("runs", "Each run", run_details(named)),
         _section("repeat", "Repeat it", repeat(named) + environment(named)),
@@ -113,13 +113,8 @@ def page(runs: Sequence[Run], title: str | None = None, target: float | None = N
 def _title(runs: Sequence[Run]) -> str:
     tasks = list(dict.fromkeys(str(run.task or "a task") for run in runs))
     what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
-    if len(runs) == 1:
-        return f"{what} under {runs[0].label}"
-    return (
-        f"{what} under {len(runs)} strategies"
-        if len({run.label for run in runs}) == len(runs)
-        else f"{what}: {len(runs)} runs"
-    )
+    labels = {run.label for run in runs}
+    return f"{what} under {labels.pop() if len(labels) == 1 else f'{len(labels)} strategies'}"
 
 
 def _header(runs: Sequence[Run], title: str) -> str:
@@ -173,7 +168,7 @@ def _section(key: str, heading: str, inner: str) -> str:
 
 def _summary(runs: Sequence[Run], target: float | None) -> str:
     rows = table(runs, target)
-    shown = columns(rows, target)
+    shown = [column for column in columns(rows, target) if column.key != "note"]  # notes stand under the name
     head = "".join(
         f'<th scope="col" aria-sort="none"{_class(column)}><button type="button">{escape(column.heading)}</button></th>'
         for column in shown
@@ -190,14 +185,22 @@ def _summary(runs: Sequence[Run], target: float | None) -> str:
 
 
 def _cells(row: Row, shown: Sequence[Column]) -> str:
+    """A row's figures; where there are none, the reason takes their place."""
     cells = []
-    for column in shown:
-        value = row[column.key]
-        tag, scope = ("th", ' scope="row"') if column.key == "label" else ("td", "")
+    for position, column in enumerate(shown):
+        if column.key == "samples_per_second" and row["samples_per_second"] is None and row["status"] != "done":
+            cells.append(
+                f'<td class="why" colspan="{len(shown) - position}" data-sort="">{escape(str(row["note"]))}</td>'
+            )
+            break
+        value, text = row[column.key], escape(column.text(row))
+        tag, scope = "td", ""
+        if column.key == "label":
+            tag, scope = "th", ' scope="row"'
+            text += f"<small>{escape(row['note'])}</small>" if row["note"] and row["samples_per_second"] else ""
         sort = "" if value is None else escape(str(value), quote=True)
         cells.append(
-            f'<{tag}{scope}{_class(column)} data-label="{escape(column.heading)}" data-sort="{sort}">'
-            f"{escape(column.text(row))}</{tag}>"
+            f'<{tag}{scope}{_class(column)} data-label="{escape(column.heading)}" data-sort="{sort}">{text}</{tag}>'
         )
     return "".join(cells)
 
@@ -224,7 +227,7 @@ def _chart(chart: Chart) -> str:
     return (
         f'<figure class="chart{" half" if chart.half else ""}" aria-labelledby="{chart.id}-title">'
         f'<h3 class="unseen" id="{chart.id}-title">{escape(chart.title)}</h3>'
-        f'<div id="{chart.id}" class="plot" role="group" aria-describedby="{chart.id}-caption"'
+        f'<div id="chart-{chart.id}" class="plot" role="group" aria-describedby="{chart.id}-caption"'
         f' style="min-height:{chart.figure.layout.height}px"></div>'
         f'<figcaption id="{chart.id}-caption">{escape(chart.caption)}</figcaption>'
         "<details><summary>Figures</summary>"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..measure.run import PHASES
-from .canvas import MUTED, PATTERNS, SURFACE, Chart, Series, figure, phase_marker, rows_axis, short
+from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, figure, phase_marker, rows_axis, short
 from .figures import largest_phase, number, percent, phase_times
 
 STEPS = 3  # so many steps a timeline shows
@@ -22,10 +22,11 @@ def phases_chart(shown: Sequence[Series]) -> Chart:
     longest = max(sum(times.values()) for _, times in runs)
     fig = figure(
         title,
-        130 + 40 * len(runs),
+        100 + 40 * len(runs),
         {"title": "milliseconds per step (mean over ranks)"},
         rows_axis("", [item.tick for item, _ in runs]),
         barmode="stack",
+        legend={**LEGEND, "entrywidth": 100},
     )
     for phase in used:
         values = [times[phase] for _, times in runs]
@@ -119,10 +120,11 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
     title = f"Timeline: {item.name}"
     fig = figure(
         title,
-        140 + 44 * len(ranks),
+        100 + 44 * len(ranks),
         {"title": "milliseconds", "rangemode": "tozero"},
         rows_axis("", [f"rank {rank}" for rank in ranks]),
         barmode="overlay",
+        legend={**LEGEND, "entrywidth": 100},
     )
     hidden = _behind(spans)
     for phase in used:

@@ -62,6 +62,7 @@ class Strategy(ABC):
     exact: ClassVar[bool] = True  # promises the weights of `single`
     shards_batch: ClassVar[bool] = True  # a rank computes on a part of the batch (matters to BatchNorm)
     hosts: ClassVar[bool] = True  # may run over several hosts
+    preload: ClassVar[tuple[str, ...]] = ()  # modules slow to import, loaded once for all ranks
     ranks: int
 
     @property

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -105,8 +105,8 @@ class _Server:
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, fds: list[int]) -> None:
-        socket.send_fds(self.requests, [b"launch"], fds)
+    def ask(self, fds: list[int], preload: Sequence[str]) -> None:
+        socket.send_fds(self.requests, [json.dumps(list(preload)).encode()], fds)
 
 
 _server: _Server | None = None
@@ -131,7 +131,7 @@ def launch(
     threads: int = 1,
     environment: Mapping[str, str] | None = None,
     shared: Mapping[str, Tensor] | None = None,
-    parcel: int | None = None,
+    preload: Sequence[str] = (),
     on_tell: Callable[[int, str, Any], None] | None = None,
     on_ask: Callable[[str, Any], Any] | None = None,
     watch: Callable[[Board], RankFailed | None] | None = None,
@@ -140,13 +140,13 @@ def launch(
 ) -> list[Any]:
     """Run `body` on `processes` processes and return what each gave back.
 
-    `parcel` is a descriptor made by `pack((body))` beforehand, where the body must be packed before something
-    else happens to it. `forgive` may let the launch go on after a death; that rank then returns None.
+    `preload` names modules that are slow to import: the server imports them once, for this launch and all later
+    ones. `forgive` may let the launch go on after a death; that rank then returns None.
     """
     warm_up()
     launched = _Launch(processes, ranks or processes)
     try:
-        launched.start(body, threads, environment or {}, shared, parcel)
+        launched.start(body, threads, environment or {}, shared, preload)
         return launched.results(on_tell, on_ask, watch, forgive, time_limit)
     finally:
         launched.end()
@@ -168,7 +168,7 @@ class _Launch:
         threads: int,
         environment: Mapping[str, str],
         shared: Mapping[str, Tensor] | None,
-        parcel: int | None,
+        preload: Sequence[str],
     ) -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.control, control_there = socket.socketpair()
@@ -184,7 +184,7 @@ class _Launch:
             slots,
         )
         stage = pack(scene)
-        content = pack(body) if parcel is None else parcel
+        content = pack(body)
         pairs = [socket.socketpair() for _ in range(self.processes)]
         self.links = {index: Connection(mine.detach()) for index, (mine, _) in enumerate(pairs)}
         ours = [stage, content, self.board.fd, *([memory] if memory is not None else [])]
@@ -192,7 +192,7 @@ class _Launch:
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
             assert _server is not None
-            _server.ask(fds)
+            _server.ask(fds, preload)
         finally:
             listener.close()
             control_there.close()

@@ -17,7 +17,9 @@ with their keeper. So nothing outlives the caller, whatever kills whom.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -44,11 +46,21 @@ def serve(requests: socket.socket) -> None:
         message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
         if not message:
             return
+        _import(json.loads(message))
         if os.fork() == 0:
             requests.close()
             _leave(lambda fds=fds: keep(fds, launch.rank_process))  # type: ignore[misc]
         for fd in fds:
             os.close(fd)
+
+
+def _import(modules: list[str]) -> None:
+    """Slow imports happen here once, before the fork, instead of in every rank of every launch."""
+    for name in modules:
+        if name not in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+                gc.freeze()
 
 
 def keep(fds: list[int], rank_process: RankProcess) -> None:
