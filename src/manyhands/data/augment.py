@@ -158,7 +158,7 @@ class Crop:
             images = F.pad(images, (self.padding,) * 4, value=_fill(self.fill, images))
         places = as_tensor(rows * images.shape[3])[:, :, None] + as_tensor(columns)[:, None, :]
         places = places.view(n, 1, height * width).expand(-1, channels, -1)
-        return images.reshape(n, channels, -1).gather(2, places).view(n, channels, height, width)
+        return images.flatten(2).gather(2, places).view(n, channels, height, width)
 
     def _mirror(self, places: Array, size: int) -> Array:
         """Where a padded row is in the image when the edge is a mirror: 2 1 | 0 1 2 ... 7 8 9 | 8 7."""

@@ -25,13 +25,14 @@ TEXT, MUTED, GRID, SURFACE = "var(--text)", "var(--muted)", "var(--grid)", "var(
 
 LEGEND = {  # below the plot, in columns of equal width: page.js makes the chart taller by their lines
     "orientation": "h",
+    "xref": "container",
     "yref": "container",
     "yanchor": "bottom",
     "y": 0,
     "x": 0,
     "traceorder": "normal",
     "entrywidthmode": "pixels",
-    "entrywidth": 130,
+    "entrywidth": 115,
     "font": {"color": TEXT},
 }
 

@@ -11,14 +11,14 @@ from typing import Any
 from .canvas import SURFACE, TEXT, Chart, Series, figure, heatmap, rows_axis, short
 from .figures import accuracy, number, percent, speed, speeds, spread
 
-POINTS = 300  # a curve has at most so many points; each is the mean of a window of steps
+POINTS = 120  # a curve has at most so many points; each is the mean of a window of steps
 CLASSES = 20  # so many classes fit a chart; of more, the hardest are shown
 BINS = 40  # bars of a histogram at most
 
 
 def speed_chart(shown: Sequence[Series]) -> Chart:
     """Samples per second of every run: the median as a bar, every round as a dot."""
-    title = "Speed"
+    title = "Samples per second"
     measured = [item for item in shown if speed(item.run)]
     if not measured:
         return Chart("speed", title, "No run has a speed.")
@@ -107,12 +107,11 @@ def _loss(key: str, title: str, unit: str, shown: Sequence[Series], places: Any)
         return Chart(key, title, "No run recorded the loss of its steps.", half=True)
     values = [loss for _, points in curves for _, loss in points]
     steep = min(values) > 0 and max(values) > 20 * min(values)
-    label = "loss (mean per sample, log scale)" if steep else "loss (mean per sample)"
     fig = figure(
         title,
-        300,
+        320,
         {"title": unit, "rangemode": "tozero"},
-        {"title": label, "type": "log" if steep else "linear", "dtick": "D2" if steep else None},
+        {"title": "loss per sample", "type": "log" if steep else "linear", "dtick": "D2" if steep else None},
     )
     for item, points in curves:
         fig.add_scatter(
@@ -123,7 +122,8 @@ def _loss(key: str, title: str, unit: str, shown: Sequence[Series], places: Any)
             name=item.tick,
             hovertemplate="loss %{y:.4g} at %{x:.4~g}<extra>%{fullData.name}</extra>",
         )
-    caption = f"Each point is the mean over up to {window} steps." if window > 1 else "Each point is one step."
+    caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
+    caption += " The scale of the loss is logarithmic." if steep else ""
     rows = [
         [item.name, f"{points[0][1]:.4g}", f"{points[-1][1]:.4g}", f"{points[-1][0]:,.4g}"] for item, points in curves
     ]
@@ -151,7 +151,7 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
     headings = ("strategy", "first", "last")
     if all(len(points) == 1 for _, points in curves):
         title = "Test accuracy at the end"
-        unit = {"title": "test accuracy (% of the test samples)", "ticksuffix": " %"}
+        unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
         fig = figure(title, 90 + 36 * len(curves), unit, rows_axis("", [item.tick for item, _ in curves]))
         for row, (item, points) in enumerate(curves):
             fig.add_scatter(
@@ -168,9 +168,9 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
         return Chart(key, title, "The scale does not begin at zero.", fig, headings=headings, rows=rows)
     fig = figure(
         title,
-        300,
+        320,
         {"title": "epochs", "dtick": 1 if max(len(points) for _, points in curves) <= 20 else None},
-        {"title": "test accuracy (% of the test samples)", "ticksuffix": " %"},
+        {"title": "test accuracy (%)", "ticksuffix": " %"},
     )
     for item, points in curves:
         fig.add_scatter(

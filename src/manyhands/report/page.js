@@ -38,7 +38,7 @@
 
   // The plot keeps its height; the legend below it adds its own lines.
   function growForLegend(layout, entries, width) {
-    const columns = Math.max(1, Math.floor(width / (layout.legend.entrywidth + 40)));
+    const columns = Math.max(1, Math.floor(width / (layout.legend.entrywidth + 42)));
     layout.height += 8 + 20 * Math.ceil(entries / columns);
   }
 

@@ -47,7 +47,6 @@ class DDP(Strategy):
 
     name = "ddp"
     summary = "a model on every rank, gradients all-reduced during backward"
-    preload = ("torch._dynamo",)  # torch's wrapper imports it, in about a second
 
     def __post_init__(self) -> None:
         if self.bucket_mb <= 0:

@@ -32,10 +32,10 @@ def make(features: int = 20_000, train: int = 60_000, test: int = 10_000) -> Tas
         train=partial(samples, "train", train, features),
         test=partial(samples, "test", test, features),
         loss=F.cross_entropy,
-        optimizer=partial(torch.optim.SGD, lr=20.0),
+        optimizer=partial(torch.optim.SGD, lr=40.0),
         schedule=linear(),
         batch_size=32,
-        epochs=2,
+        epochs=3,
         name="sparse",
     )
 

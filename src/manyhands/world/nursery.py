@@ -40,6 +40,7 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     from . import launch  # imports torch: the point of this process
 
+    _import(["torch._dynamo", "manyhands.fit"])  # torch's optimizers import the first at their first call
     gc.collect()
     gc.freeze()  # forked pages stay shared
     while True:
