@@ -44,6 +44,11 @@ def fit(
     epochs: int | None = None,
     max_steps: int | None = None,
     run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    checkpoint_every: int | str | None = None,
+    max_restarts: int = 0,
+    stall_seconds: float | None = None,
+    on_death: str = "end",
     on_step: Callback | None = None,
     on_epoch: Callback | None = None,
     capture: str = "auto",
@@ -51,6 +56,7 @@ def fit(
     progress: bool = True,
     time_limit: float | None = None,
     command: str | None = None,
+    source: str | None = None,
 ) -> Run:
     """Train `task` under `strategy`; returns the Run (the record, and the weights as `run.weights`).
 
@@ -66,6 +72,7 @@ def fit(
     job = build(task, settings)
     plan = Plan(on_step is not None, on_epoch is not None, True)
     run = _new_run(job, chosen, devices, began, command)
+    run.source = source
     with Progress(chosen, job, shown=progress) as display:
         answer = partial(_answer, {"on_step": on_step, "on_epoch": on_epoch})
         try:

@@ -409,7 +409,7 @@ def _pair(name: str, value: object, what: str) -> tuple[float, float]:
 def _range(name: str, value: object) -> tuple[float, float]:
     """A number means from -number to +number."""
     if isinstance(value, int | float):
-        value = (-abs(value), abs(value))
+        value = (0.0 - abs(value), abs(value))  # 0 - 0, for it prints better than -0
     low, high = _pair(name, value, "a number or a pair (low, high)")
     if low > high:
         raise BadInput(f"{name} must go from low to high (found {value!r})")

@@ -46,6 +46,7 @@ class Run:
     seed: int = 0
     environment: dict[str, Any] = field(default_factory=dict)
     command: str | None = None  # what repeats this run
+    source: str | None = None  # what load_task reads the task from
     started: str | None = None  # ISO time, UTC
     steps: int = 0
     updates: int = 0

@@ -8,7 +8,7 @@ needs, such as the input of a skip connection, passes through the stages between
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import BadInput, Refused, did_you_mean
 from .profile import Layer, measure, untouched
-from .program import Program, Step, Value, Wire, held, replace
-from .stage import Stage
+from .program import Program, Step, Wire
+from .stage import Cut, tensors
 from .trace import CannotTrace, title, trace
 
 BALANCES = ("time", "parameters", "memory")
@@ -31,101 +31,11 @@ Balance = str | Sequence[int] | Sequence[str]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where a model is cut, and what each piece costs. Holds no weights: any process can build any stage from a model.
+class Seam:
+    """A place to cut: before this step, with so many bytes crossing."""
 
-    `holders` says which stages hold a parameter or buffer, by the first of its names in the model; `shared` are the
-    trained parameters with several holders (tied weights): their gradients must be summed over those stages.
-    """
-
-    model: str
-    program: Program
-    other_mode: tuple[Step, ...] | None  # the same steps in the other of train and eval mode
-    training: bool
-    bounds: tuple[int, ...]  # the first step of each stage, and the number of steps
-    layers: tuple[Layer, ...]  # the costs of each step
-    keys: tuple[str, ...]  # of the model's state_dict, in order
-    canonical: Mapping[str, str]  # any name of a parameter or buffer -> the first of its names
-    holders: Mapping[str, tuple[int, ...]]
-    shared: Mapping[str, tuple[int, ...]]
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def stage(self, number: int, model: nn.Module) -> Stage:
-        """Stage `number`, made of the parts of `model`: the model that was cut, or one built the same way."""
-        begin, end = self.bounds[number : number + 2]
-        other = None if self.other_mode is None else self.other_mode[begin:end]
-        steps = {self.training: self.program.steps[begin:end], not self.training: other}
-        stage = Stage(number, steps, self.program.first + begin, self.wires(number), self.wires(number + 1))
-        stage.take(model, self._parts(number))
-        for name in self._constants(number):
-            stage.register_buffer(name, self.program.constants[name].clone(), persistent=False)
-        stage.names = {name: self.canonical[name] for name, _ in _tensors(stage) if name in self.canonical}
-        for module in stage.modules():
-            module.training = model.training if module is stage or type(module) is nn.Module else module.training
-        return stage
-
-    def stages(self, model: nn.Module) -> list[Stage]:
-        return [self.stage(number, model) for number in range(len(self))]
-
-    def wires(self, number: int) -> tuple[Wire, ...]:
-        """What arrives at stage `number`; of the stage after the last: what the model returns."""
-        position, last = self.bounds[number], self.program.readers()
-        if number == 0:
-            alive = list(range(self.program.first))
-        else:
-            alive = [value for value in sorted(last) if value < self.program.first + position and last[value] >= position]
-        return tuple(Wire(value, self.program.forms[value]) for value in alive)
-
-    def flatten(self, input: Any) -> tuple[Tensor, ...]:
-        """The model's input as the tensors the first stage takes."""
-        return tuple(pytree.tree_structure(self.program.inputs).flatten_up_to(input))
-
-    def assemble(self, tensors: Sequence[Tensor]) -> Any:
-        """The model's output from the tensors the last stage returns."""
-        source = iter(tensors)
-        values = {wire.number: wire.unpack(source) for wire in self.wires(len(self))}
-        return replace(self.program.output, lambda item: values[item.number] if isinstance(item, Value) else item)
-
-    def merge(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """The whole model's state_dict, all names of tied weights included, from that of each stage in order."""
-        found = {self.canonical[name]: tensor for part in reversed(parts) for name, tensor in part.items()}
-        return {key: found[self.canonical[key]] for key in self.keys}
-
-    def describe(self) -> str:
-        """A table: the layers of each stage, its share of the time and of the parameters, and what goes on from it."""
-        total = sum(layer.forward_seconds + layer.backward_seconds for layer in self.layers) or 1.0
-        rows = [("stage", "layers", "time", "parameters", "sends")]
-        for number, (begin, end) in enumerate(pairwise(self.bounds)):
-            layers = [self.layers[index] for index in range(begin, end) if self.program.computes[index]]
-            seconds = sum(layer.forward_seconds + layer.backward_seconds for layer in self.layers[begin:end])
-            sent = sum(form.bytes for wire in self.wires(number + 1) for form in wire.tensors)
-            rows.append(
-                (
-                    str(number),
-                    f"{layers[0].name} .. {layers[-1].name} ({len(layers)})",
-                    f"{100 * seconds / total:.0f} % ({1000 * seconds:.2f} ms)",
-                    _bytes(sum(layer.parameter_bytes for layer in layers)),
-                    _bytes(sent) if number + 1 < len(self) else f"{_bytes(sent)} (output)",
-                )
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-    def _parts(self, number: int) -> list[str]:
-        """The modules and tensors a stage needs; tensors that no step uses stay with the first stage."""
-        begin, end = self.bounds[number : number + 2]
-        steps = [*self.program.steps[begin:end], *(self.other_mode or ())[begin:end]]
-        found = {step.target for step in steps if step.kind == "module"}
-        found |= {name for step in steps for name in step.attributes()} - set(self.program.constants)
-        if number == 0:
-            found |= {name for name, first in self.canonical.items() if self.holders[first] == ()}
-        return sorted(found)
-
-    def _constants(self, number: int) -> set[str]:
-        begin, end = self.bounds[number : number + 2]
-        return {name for step in self.program.steps[begin:end] for name in step.attributes()} & set(self.program.constants)
+    position: int
+    bytes: int
 
 
 def cut(
@@ -151,10 +61,10 @@ def cut(
         program, other = _faithful(mirror, example, strategy)
         layers = measure(program, copy.deepcopy(mirror), example)
     seams = _seams(program, model)
-    if stages > len(seams) + 1:
+    if stages > (most := len(seams) + 1):
         raise Refused(
-            f"{strategy} cannot use more stages than the model has layers (stages: {stages}, layers: {len(seams) + 1}); "
-            f"use {option} {len(seams) + 1} or fewer{_why_so_few(model, program)}"
+            f"{strategy} cannot use more stages than the model has layers (stages: {stages}, layers: {most}); "
+            f"use {option} {most} or fewer{_why_so_few(model, program)}"
         )
     if isinstance(balance, str):
         chosen = _cheapest([_cost(layer, balance) for layer in layers], seams, stages, SLACK.get(balance, 0.0))
@@ -162,3 +72,229 @@ def cut(
         chosen = _by_hand(balance, program, model, seams, stages)
     bounds = (0, *chosen, len(program.steps))
     return _described(model, program, other, bounds, layers)
+
+
+def _cost(layer: Layer, balance: str) -> float:
+    if balance == "time":
+        return layer.forward_seconds + layer.backward_seconds
+    if balance == "parameters":
+        return float(layer.parameter_bytes)
+    return float(2 * layer.parameter_bytes + layer.saved_bytes)  # weights, gradients, activations
+
+
+def _seams(program: Program, model: nn.Module) -> list[Seam]:
+    """The places to cut, at most one between any two steps that compute something."""
+    computing = [index for index, computes in enumerate(program.computes) if computes]
+    closed = _closed(program, model)
+    seams = []
+    for before, after in pairwise(computing):
+        found = []
+        for position in range(before + 1, after + 1):
+            wires = [Wire(value, program.forms[value]) for value in program.alive(position)]
+            if position not in closed and not any(wire.stuck for wire in wires):
+                found.append(Seam(position, sum(form.bytes for wire in wires for form in wire.tensors)))
+        if found:
+            seams.append(min(found, key=lambda seam: (seam.bytes, seam.position)))
+    return seams
+
+
+def _closed(program: Program, model: nn.Module) -> set[int]:
+    """Where no cut may go: between a value's making and a write into it, between two users of a buffer they write."""
+    closed: set[int] = set()
+    for value, step in program.mutations:
+        closed.update(range(max(value - program.first, -1) + 1, step + 1))
+    for name in program.written:
+        users = [index for index, step in enumerate(program.steps) if name in _used(step, model)]
+        closed.update(range(users[0] + 1, users[-1] + 1))
+    return closed
+
+
+def _used(step: Step, model: nn.Module) -> set[str]:
+    """The names of the parameters and buffers a step uses."""
+    found = step.attributes()
+    if step.kind == "module":
+        found |= {f"{step.target}.{name}" for name, _ in tensors(attrgetter(step.target)(model))}
+    return found
+
+
+def _cheapest(costs: Sequence[float], seams: Sequence[Seam], stages: int, slack: float) -> list[int]:
+    """The positions where the largest stage is smallest; within `slack` of that, where the fewest bytes cross."""
+    edges = [0, *(seam.position for seam in seams), len(costs)]
+    upto = np.concatenate([[0.0], np.cumsum([sum(costs[begin:end]) for begin, end in pairwise(edges)])])
+    count = len(upto)  # upto[i]: the cost of the pieces before seam i; pieces lie between seams
+    largest = np.full((stages + 1, count), np.inf)
+    largest[0, 0] = 0.0
+    for stage in range(1, stages + 1):
+        for end in range(stage, count):
+            largest[stage, end] = np.maximum(largest[stage - 1, :end], upto[end] - upto[:end]).min()
+    limit = largest[stages, -1] * (1 + slack + 1e-12)
+
+    crossing = np.array([0, *(seam.bytes for seam in seams)], dtype=float)
+    fewest = np.full((stages + 1, count), np.inf)
+    fewest[0, 0] = 0.0
+    choice = np.zeros((stages + 1, count), dtype=int)
+    for stage in range(1, stages + 1):
+        for end in range(stage, count):
+            total = np.where(upto[end] - upto[:end] <= limit, fewest[stage - 1, :end] + crossing[:end], np.inf)
+            choice[stage, end] = total.argmin()
+            fewest[stage, end] = total.min()
+    chosen, end = [], count - 1
+    for stage in range(stages, 1, -1):
+        end = int(choice[stage, end])
+        chosen.append(edges[end])
+    return chosen[::-1]
+
+
+def _by_hand(
+    balance: Sequence[int] | Sequence[str], program: Program, model: nn.Module, seams: list[Seam], stages: int
+) -> list[int]:
+    """The positions a list of layer counts, or of the names that stages begin with, asks for."""
+    names = [step.name for step, computes in zip(program.steps, program.computes, strict=True) if computes]
+    if all(isinstance(item, int) for item in balance):
+        counts = [int(item) for item in balance]
+        if isinstance(model, nn.Sequential) and sum(counts) == len(model):
+            names = list(model._modules)
+        if len(counts) != stages or sum(counts) != len(names) or min(counts) < 1:
+            raise BadInput(
+                f"balance {counts} must give each of {stages} stages at least 1 of the model's {len(names)} layers "
+                f"({len(counts)} given, for {sum(counts)} layers)"
+            )
+        starts = [names[sum(counts[:stage])] for stage in range(1, stages)]
+    else:
+        starts = [str(item) for item in balance]
+        if len(starts) != stages - 1:
+            raise BadInput(f"balance {starts} must name the first layer of each stage after the first ({stages - 1})")
+    chosen = [_position(start, program, seams) for start in starts]
+    if chosen != sorted(set(chosen)):
+        raise BadInput(f"balance {starts} must name layers in the order the model runs them, each once")
+    return chosen
+
+
+def _position(name: str, program: Program, seams: list[Seam]) -> int:
+    steps = [index for index, step in enumerate(program.steps) if step.name == name or step.name.startswith(f"{name}.")]
+    if not steps:
+        known = [step.name for step, computes in zip(program.steps, program.computes, strict=True) if computes]
+        raise BadInput(f'the model has no layer named "{name}"{did_you_mean(name, known)}')
+    computing = next((index for index in steps if program.computes[index]), steps[0])
+    earlier = max((index for index in range(computing) if program.computes[index]), default=-1)
+    for seam in seams:
+        if earlier < seam.position <= computing:
+            return seam.position
+    near = ", ".join(program.steps[seam.position].name for seam in seams[:8])
+    raise BadInput(f'the model cannot be cut before "{name}": it writes into what comes before; it can before {near}')
+
+
+def _why_so_few(model: nn.Module, program: Program) -> str:
+    return "".join(f"; {title(model, name)} counts as one layer: {why}" for name, why in program.hidden.items())
+
+
+def _faithful(model: nn.Module, example: Any, strategy: str) -> tuple[Program, tuple[Step, ...] | None]:
+    """A program that does what the model does, opened as deep as that holds, and its steps in the other mode."""
+    if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(example)):
+        raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
+    children = frozenset(name for name, _ in model.named_children())
+    refusal: CannotTrace | None = None
+    for whole in (frozenset[str](), children):
+        try:
+            program = trace(copy.deepcopy(model), example, whole)
+            _compare(model, program, example)
+            return program, _other_mode(model, program, example)
+        except CannotTrace as problem:
+            refusal = refusal or problem
+    assert refusal is not None
+    raise Refused(
+        f"{strategy} cannot cut {refusal.module}: {refusal.reason}; move that into a module of its own, or use ddp"
+    ) from refusal
+
+
+def _other_mode(model: nn.Module, program: Program, example: Any) -> tuple[Step, ...] | None:
+    """The steps in eval mode where the model is in train mode, or the reverse; None where they are not the same."""
+    mirror = copy.deepcopy(model).train(not model.training)
+    try:
+        other = trace(mirror, example, frozenset(program.hidden))
+    except CannotTrace:
+        return None
+    same = len(other.steps) == len(program.steps) and all(
+        (one.kind, one.target, one.reads()) == (two.kind, two.target, two.reads())
+        for one, two in zip(program.steps, other.steps, strict=True)
+    )
+    fixed = not program.constants and not other.constants
+    return other.steps if same and fixed and other.output == program.output else None
+
+
+def _compare(model: nn.Module, program: Program, example: Any) -> None:
+    """Outputs and gradients of the steps must be the model's, for the example and, in outputs, for one sample less."""
+    name = type(model).__name__
+    whole = _described(model, program, None, (0, len(program.steps)), ())
+    mirror = copy.deepcopy(model)
+    stage = whole.stage(0, copy.deepcopy(model))
+    parameters = dict(mirror.named_parameters())
+    same_parameters = {stage.names[local]: parameter for local, parameter in stage.named_parameters()}
+
+    def composed(input: Any) -> Any:
+        return whole.assemble(stage(*whole.flatten(input)))
+
+    expected, found = _behaviour(mirror, parameters, example), _behaviour(composed, same_parameters, example)
+    if not _close(expected, found):
+        raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
+    less = pytree.tree_map(lambda leaf: leaf[:-1] if leaf.dim() and len(leaf) > 1 else leaf, example)
+    try:
+        expected = _behaviour(mirror, parameters, less)
+    except Exception:
+        return  # the model itself cannot take so few
+    try:
+        same = _close(expected, _behaviour(composed, same_parameters, less))
+    except Exception as problem:
+        raise CannotTrace(name, f"its forward depends on the number of samples: {problem}") from problem
+    if not same:
+        raise CannotTrace(name, "its forward depends on the number of samples")
+
+
+def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter], input: Any) -> list[Tensor | None]:
+    """Outputs, and gradients in the order of the parameters' names, of a pass with a random state of its own."""
+    torch.manual_seed(0)
+    output = run(pytree.tree_map(torch.clone, input))  # a forward may write into its input
+    outputs = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    ends = [leaf for leaf in outputs if leaf.requires_grad]
+    slopes = [torch.linspace(0.5, 1.5, end.numel(), device=end.device).view(end.shape).to(end.dtype) for end in ends]
+    sources = [parameters[name] for name in sorted(parameters) if parameters[name].requires_grad]
+    gradients = torch.autograd.grad(ends, sources, slopes, allow_unused=True) if ends and sources else ()
+    return [*outputs, *gradients]
+
+
+def _close(expected: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> bool:
+    def close(one: Tensor | None, two: Tensor | None) -> bool:
+        if one is None or two is None:
+            return one is two
+        same_kind = one.shape == two.shape and one.dtype == two.dtype
+        return same_kind and torch.allclose(one.float(), two.float(), rtol=1e-4, atol=1e-6, equal_nan=True)
+
+    return len(expected) == len(found) and all(map(close, expected, found))
+
+
+def _described(
+    model: nn.Module, program: Program, other: tuple[Step, ...] | None, bounds: tuple[int, ...], layers: Sequence[Layer]
+) -> Cut:
+    """The cut with its accounts: which stage holds which tensor of the model, under which names."""
+    first: dict[int, str] = {}
+    canonical = {name: first.setdefault(id(tensor), name) for name, tensor in tensors(model)}
+    holders: dict[str, set[int]] = {name: set() for name in first.values()}
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        for step in program.steps[begin:end]:
+            for name in _used(step, model):
+                if name in canonical:
+                    holders[canonical[name]].add(number)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return Cut(
+        model=type(model).__name__,
+        program=program,
+        other_mode=other,
+        training=model.training,
+        bounds=bounds,
+        layers=tuple(layers),
+        keys=tuple(model.state_dict()),
+        canonical=canonical,
+        holders={name: tuple(sorted(found)) or (0,) for name, found in holders.items()},
+        shared={name: tuple(sorted(found)) for name, found in holders.items() if len(found) > 1 and name in trained},
+        spare=tuple(name for name, origin in canonical.items() if not holders[origin]),
+    )

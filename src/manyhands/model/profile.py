@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
+from ..errors import BadInput
 from .program import Program, Step, call
-from .trace import trace
+from .trace import CannotTrace, trace
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's costs for the example it was measured with. Seconds are medians."""
+    """One layer's costs for the example it was measured with. Seconds are the least of several passes."""
 
     name: str
     forward_seconds: float
@@ -39,23 +39,38 @@ def profile(model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
     Works on a copy, on the model's device: the model, its buffers, gradients and the random state stay as they were.
     """
     with untouched(model) as mirror:
-        program = trace(mirror, example)
+        try:
+            program = trace(copy.deepcopy(mirror), example)
+        except CannotTrace as problem:
+            raise BadInput(f"{problem.module} cannot be measured layer by layer: {problem.reason}") from problem
         layers = measure(program, mirror, example, passes)
     return [layer for layer, computes in zip(layers, program.computes, strict=True) if computes]
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[nn.Module]:
-    """A copy to run, without hurting the model or the random state; draws are the same each time."""
+    """A copy to run on one CPU thread; the model, the random state and the number of threads stay as they were.
+
+    One thread, because several on a busy machine wait for each other and measure that.
+    """
     devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"})
+    threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
-        yield copy.deepcopy(model)
+        try:
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            yield copy.deepcopy(model)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
-    """The costs of each step of a program. Steps run one by one, each on its own small graph."""
-    last = program.readers()
+    """The costs of each step of a program. Steps run one by one, each on its own small graph.
+
+    The least of several passes counts, not the median: whatever else the machine does can only add to a time, and one
+    disturbed layer would move the cut.
+    """
+    last = program.readers
     saved: list[int] = []
     times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
     layers: list[Layer] = []
@@ -125,8 +140,8 @@ def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tu
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
     return Layer(
         name=step.name,
-        forward_seconds=statistics.median(forward for forward, _ in times),
-        backward_seconds=statistics.median(backward for _, backward in times),
+        forward_seconds=min(forward for forward, _ in times),
+        backward_seconds=min(backward for _, backward in times),
         parameter_bytes=sum(parameter.nbytes for parameter in _parameters(step, model)),
         activation_bytes=sum(tensor.nbytes for tensor in tensors),
         saved_bytes=saved,
@@ -152,5 +167,3 @@ def _now(model: nn.Module) -> float:
     if first is not None and first.device.type == "cuda":
         torch.cuda.synchronize(first.device)
     return time.perf_counter()
-
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter, getitem
 from typing import Any
 
@@ -101,7 +102,7 @@ class Program:
         """The number of the first step's value: those of the inputs come before."""
         return len(self.forms) - len(self.steps)
 
-    @property
+    @cached_property
     def computes(self) -> list[bool]:
         """For each step whether it makes tensors; others ask for sizes, check them or take tuples apart."""
         return [
@@ -109,11 +110,17 @@ class Program:
             for step, made in zip(self.steps, self.forms[self.first :], strict=True)
         ]
 
+    @cached_property
     def readers(self) -> dict[int, int]:
         """For each value the last step that reads it; len(steps) stands for the output."""
         last = {number: index for index, step in enumerate(self.steps) for number in step.reads()}
         last.update({item.number: len(self.steps) for item in held(self.output) if isinstance(item, Value)})
         return last
+
+    def alive(self, position: int) -> list[int]:
+        """The values made before the step at `position` that are read at or after it."""
+        made = self.first + position
+        return sorted(value for value, reader in self.readers.items() if value < made and reader >= position)
 
 
 def held(nest: Any) -> Iterator[Any]:

@@ -28,7 +28,7 @@ from .program import Attribute, Program, Step, Value, form, replace
 # into. Always recorded: random ones must draw in every step, fresh tensors may be written into.
 FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
 PACKERS = ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence")
-STACKS = (nn.Sequential, nn.TransformerEncoder, nn.TransformerDecoder)  # torch's own modules that are worth opening
+STACKS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)  # of torch's own modules, those worth opening
 READS_CONTENTS = {"item", "tolist", "numpy", "equal", "allclose", "is_nonzero"}
 
 
@@ -56,7 +56,7 @@ def trace(model: nn.Module, example: Any, whole: frozenset[str] = frozenset()) -
             while place in hidden and place:
                 place = place.rpartition(".")[0]
             if not place:
-                raise CannotTrace(_title(model, tracer.failed or ""), reason) from problem
+                raise CannotTrace(title(model, tracer.failed or ""), reason) from problem
             hidden[place] = reason
 
 
@@ -187,7 +187,7 @@ class _Tracer(fx.Tracer):
             return True
         return super().is_leaf_module(m, module_qualified_name) and not isinstance(m, STACKS)
 
-    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._aside():
             return forward(*args, **kwargs)
         try:
@@ -244,13 +244,15 @@ class _Tracer(fx.Tracer):
     def _evaluate(self, node: fx.Node) -> None:
         """Run the node on the example's values and note what it writes into."""
         if node.op == "get_attr":
-            self.values[node] = operator.attrgetter(str(node.target))(self.root)
+            self.values[node] = self._called(node)
             return
-        args, kwargs = (replace(part, lambda item: self.values.get(item, item) if isinstance(item, fx.Node) else item)
-                        for part in (node.args, node.kwargs))
+        args, kwargs = (
+            replace(part, lambda item: self.values.get(item, item) if isinstance(item, fx.Node) else item)
+            for part in (node.args, node.kwargs)
+        )
         seen = {id(leaf): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         versions = {key: tensor._version for key, tensor in seen.items()}
-        own = dict(operator.attrgetter(node.target)(self.root).named_buffers()) if node.op == "call_module" else {}
+        own = dict(self._called(node).named_buffers()) if node.op == "call_module" else {}
         before = {name: tensor.clone() for name, tensor in own.items()}  # BatchNorm writes without a new version
         self.evaluating = True
         try:
@@ -258,12 +260,12 @@ class _Tracer(fx.Tracer):
                 if node.op == "call_method":
                     result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
                 else:
-                    function = operator.attrgetter(node.target)(self.root) if node.op == "call_module" else node.target
-                    result = function(*args, **kwargs)
+                    result = self._called(node)(*args, **kwargs)
         finally:
             self.evaluating = False
         self._remember(node, result)
-        self.written |= {f"{node.target}.{name}" for name, tensor in own.items() if not torch.equal(tensor, before[name])}
+        changed = [name for name, tensor in own.items() if not torch.equal(tensor, before[name])]
+        self.written |= {f"{node.target}.{name}" for name in changed}
         for key, tensor in seen.items():
             if tensor._version != versions[key]:
                 self._written(tensor, node)
@@ -272,12 +274,16 @@ class _Tracer(fx.Tracer):
         if (name in READS_CONTENTS and node.op != "call_module") or (reads and not isinstance(result, Tensor)):
             self.contents.add(node)
 
+    def _called(self, node: fx.Node) -> Any:
+        return operator.attrgetter(node.target)(self.root) if isinstance(node.target, str) else node.target
+
     def _written(self, tensor: Tensor, by: fx.Node) -> None:
         maker = self.made.get(tensor.untyped_storage().data_ptr())
         if maker is not None:
             self.mutations.append((maker, by))
             return
-        self.written |= {str(node.target) for node in by.all_input_nodes if node.op == "get_attr" and self.values[node] is tensor}
+        attributes = [node for node in by.all_input_nodes if node.op == "get_attr"]
+        self.written |= {str(node.target) for node in attributes if self.values[node] is tensor}
 
     def _remember(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
@@ -318,7 +324,7 @@ def _autocast() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
 
-def _title(model: nn.Module, path: str) -> str:
+def title(model: nn.Module, path: str) -> str:
     """`Gate (body.gate)` for a module in a model, `Net` for the model itself."""
     kind = type(operator.attrgetter(path)(model) if path else model).__name__
     return f"{kind} ({path})" if path else kind

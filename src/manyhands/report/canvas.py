@@ -102,15 +102,24 @@ def phase_marker(phase: str) -> dict[str, Any]:
 
 
 def figure(title: str, height: int, x: dict[str, Any], y: dict[str, Any], **layout: Any) -> go.Figure:
-    """An empty chart with its frame; `x` and `y` are axes, each with a title that names its unit."""
+    """An empty chart with its frame; `x` and `y` are axes, titled with their units. `height` is that of the plot
+    alone: page.js adds what title, ticks and legend need."""
+    lines = _lines(title, 36)
     font = {"family": "var(--font)", "size": 12, "color": TEXT}
     return go.Figure(
         layout={
             "template": go.layout.Template(),  # nothing but what is said here
-            "title": {"text": f"<b>{escape(title)}</b>", "x": 0, "y": 0.99, "yanchor": "top", "font": {"size": 15}},
+            "title": {
+                "text": "<b>" + "<br>".join(map(escape, lines)) + "</b>",
+                "x": 0,
+                "y": 1,
+                "yanchor": "top",
+                "pad": {"t": 2 + 18 * (len(lines) - 1)},  # the anchor is that of the last line
+                "font": {"size": 15},
+            },
             "font": font,
             "height": height,
-            "margin": {"l": 8, "r": 16, "t": 48, "b": 8, "pad": 4},
+            "margin": {"l": 8, "r": 16, "t": 30 + 18 * len(lines), "b": 8, "pad": 4},
             "paper_bgcolor": SURFACE,
             "plot_bgcolor": SURFACE,
             "xaxis": axis(**x),
@@ -136,18 +145,30 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def rows_axis(title: str, labels: Sequence[str], positions: Sequence[float] | None = None) -> dict[str, Any]:
-    """A vertical axis with one named row a run, the first on top; the names need no unit."""
-    places = list(positions) if positions is not None else list(range(len(labels)))
-    return {
-        "title": title,
-        "tickvals": places,
+def rows_figure(
+    title: str,
+    height: int,
+    x: dict[str, Any],
+    labels: Sequence[str],
+    places: Sequence[float] | None = None,
+    tops: Sequence[float] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """A chart with one named row a run, the first on top; the names need no unit. `tops` says where each row's
+    drawing begins: on a narrow screen page.js writes the names there, above the rows, to save their width."""
+    middles = [float(place) for place in places or range(len(labels))]
+    edges = list(tops) if tops is not None else [middle - 0.31 for middle in middles]
+    y = {
+        "title": "",
+        "tickvals": middles,
         "ticktext": list(labels),
-        "range": [max(places, default=0) + 0.6, min(places, default=0) - 0.6],
+        "range": [max(middles, default=0) + 0.6, min(middles, default=0) - 0.6],
         "showgrid": False,
         "tickfont": {"color": TEXT},
         "fixedrange": True,
     }
+    names_above = [[label.replace("<br>", " "), edge] for label, edge in zip(labels, edges, strict=True)]
+    return figure(title, height, x, y, meta={"rows": names_above}, **layout)
 
 
 def heatmap(
@@ -163,12 +184,14 @@ def heatmap(
     known = [value for line in cells for value in line if value is not None]
     low, high = span or (min(known, default=0.0), max(known, default=1.0))
     digits = ".1f" if len(columns) <= 12 and high - low < 20 else ".0f"
-    fig = figure(
+    fig = rows_figure(
         title,
-        130 + 34 * len(rows),
+        34 * len(rows),
         {"title": f"{across}; cells: {unit}", "type": "category", "showgrid": False},
-        rows_axis("", rows),
+        rows,
+        tops=[place - 0.3 for place in range(len(rows))],
     )
+    fig.update_yaxes(range=[len(rows) - 0.5, -0.5])
     fig.add_heatmap(
         z=[list(line) for line in cells],
         x=list(columns),

@@ -8,7 +8,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from .canvas import SURFACE, TEXT, Chart, Series, figure, heatmap, rows_axis, short
+from .canvas import SURFACE, TEXT, Chart, Series, figure, heatmap, rows_figure, short
 from .figures import accuracy, number, percent, speed, speeds, spread
 
 POINTS = 120  # a curve has at most so many points; each is the mean of a window of steps
@@ -22,11 +22,11 @@ def speed_chart(shown: Sequence[Series]) -> Chart:
     measured = [item for item in shown if speed(item.run)]
     if not measured:
         return Chart("speed", title, "No run has a speed.")
-    fig = figure(
+    fig = rows_figure(
         title,
-        90 + 40 * len(measured),
+        40 * len(measured),
         {"title": "samples per second", "rangemode": "tozero", "tickformat": ",~s"},
-        rows_axis("", [item.tick for item in measured]),
+        [item.tick for item in measured],
         showlegend=False,
     )
     fastest = max(speed(item.run) or 0 for item in measured)
@@ -42,6 +42,8 @@ def speed_chart(shown: Sequence[Series]) -> Chart:
             text=f"<b>{middle:,.0f}</b>",
             textposition="inside" if middle > fastest / 3 else "outside",
             insidetextanchor="start",
+            insidetextfont={"color": SURFACE},
+            outsidetextfont={"color": TEXT},
             name=item.safe,
             hovertemplate="%{x:,.0f} samples/s<extra>%{fullData.name}</extra>",
         )
@@ -109,7 +111,7 @@ def _loss(key: str, title: str, unit: str, shown: Sequence[Series], places: Any)
     steep = min(values) > 0 and max(values) > 20 * min(values)
     fig = figure(
         title,
-        320,
+        220,
         {"title": unit, "rangemode": "tozero"},
         {"title": "loss per sample", "type": "log" if steep else "linear", "dtick": "D2" if steep else None},
     )
@@ -152,7 +154,7 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
     if all(len(points) == 1 for _, points in curves):
         title = "Test accuracy at the end"
         unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
-        fig = figure(title, 90 + 36 * len(curves), unit, rows_axis("", [item.tick for item, _ in curves]))
+        fig = rows_figure(title, 36 * len(curves), unit, [item.tick for item, _ in curves], showlegend=False)
         for row, (item, points) in enumerate(curves):
             fig.add_scatter(
                 x=[short(100 * points[0][1])],
@@ -164,11 +166,10 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
                 name=item.safe,
                 hovertemplate="%{x:.2f} %<extra>%{fullData.name}</extra>",
             )
-        fig.update_layout(showlegend=False)
         return Chart(key, title, "The scale does not begin at zero.", fig, headings=headings, rows=rows)
     fig = figure(
         title,
-        320,
+        220,
         {"title": "epochs", "dtick": 1 if max(len(points) for _, points in curves) <= 20 else None},
         {"title": "test accuracy (%)", "ticksuffix": " %"},
     )
@@ -240,8 +241,8 @@ def staleness_chart(shown: Sequence[Series]) -> Chart:
     width = max(1, math.ceil(max(len(counts) for _, counts in found) / BINS))
     fig = figure(
         title,
-        320,
-        {"title": "updates by other ranks between reading and writing", "dtick": width if width > 1 else None},
+        220,
+        {"title": "staleness (updates by other ranks)", "dtick": width if width > 1 else None},
         {"title": "share of gradients (%)", "ticksuffix": " %", "rangemode": "tozero"},
         barmode="group",
         showlegend=True,
@@ -265,7 +266,7 @@ def staleness_chart(shown: Sequence[Series]) -> Chart:
         )
     rows = [[item.name, *_staleness_text(item)] for item, _ in found]
     means = "; ".join(f"{name} {mean} on average, {most} at most" for name, mean, most in rows)
-    caption = f"Zero means nobody else wrote in between. {means}."
+    caption = f"How many updates of others came between reading the weights and writing the gradient: {means}."
     if width > 1:
         caption += f" Each bar stands for {width} values."
     return Chart(key, title, caption, fig, len(found), ("strategy", "mean", "most"), rows)

@@ -29,13 +29,15 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("task", run.task),
         ("reason", run.reason),
         ("exact", _exact(run)),
-        ("ranks and threads each", _pair(run.ranks, run.threads)),
+        ("ranks", run.ranks),
+        ("threads of a rank", run.threads),
         ("devices", ", ".join(str(device) for device in run.devices or []) or run.device),
         ("precision", run.precision),
         ("seed", run.seed),
         ("batch size", run.batch_size),
         ("accumulate", run.accumulate if run.accumulate != 1 else None),
-        ("steps and updates", _pair(run.steps, run.updates)),
+        ("steps", run.steps or None),
+        ("updates", run.updates or None),
         ("time in steps", _seconds(run.seconds)),
         ("start-up", _seconds(run.startup_seconds)),
         ("evaluation", _seconds(run.evaluation_seconds)),
@@ -62,10 +64,6 @@ def _exact(run: Run) -> str | None:
         return None
     promise = "yes: the weights of one process" if run.exact else "no"
     return f"{promise} ({run.exact_reason})" if run.exact_reason else promise
-
-
-def _pair(first: object, second: object) -> str | None:
-    return None if first is None and second is None else f"{first} and {second}"
 
 
 def _pairs(values: object) -> str | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from .canvas import Chart, Series, figure, heatmap, rows_axis, short
+from .canvas import Chart, Series, heatmap, rows_figure, short
 from .figures import memory_text, number
 
 RANKS = 8  # so many ranks fit a row of bars; of more, the lowest, the middle and the highest are shown
-GAP = 0.6  # between the bars of two runs, in bars
+GAP = 0.8  # between the bars of two runs, in bars
 
 
 def memory_chart(shown: Sequence[Series]) -> Chart:
@@ -18,9 +18,10 @@ def memory_chart(shown: Sequence[Series]) -> Chart:
     found = [(item, bars) for item in shown if (bars := _memory(item))]
     if not found:
         return Chart(key, title, "No run recorded the memory of its ranks.", half=True)
-    places, middles, labels, values, fills, hover = [], [], [], [], [], []
+    places, middles, tops, labels, values, fills, hover = [], [], [], [], [], [], []
     place = 0.0
     for item, bars in found:
+        tops.append(place - 0.42)
         middles.append(place + (len(bars) - 1) / 2)
         for label, value in bars:
             places.append(place)
@@ -31,14 +32,16 @@ def memory_chart(shown: Sequence[Series]) -> Chart:
             place += 1
         place += GAP
     unit, size = ("GiB", 2**30) if max(values) >= 2**30 else ("MiB", 2**20)
-    fig = figure(
+    fig = rows_figure(
         title,
-        int(100 + 24 * place),
+        int(24 * place),
         {"title": f"memory ({unit})", "rangemode": "tozero"},
-        rows_axis("", [item.tick for item, _ in found], middles),
+        [item.tick for item, _ in found],
+        middles,
+        tops,
         showlegend=False,
     )
-    fig.update_yaxes(range=[place - GAP - 0.3, -0.7])
+    fig.update_yaxes(range=[place - GAP - 0.3, -1.0])
     fig.add_bar(
         x=[short(value / size) for value in values],
         y=places,

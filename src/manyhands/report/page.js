@@ -4,8 +4,10 @@
   const root = document.documentElement;
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const narrow = window.matchMedia("(max-width: 32rem)");
   const touch = window.matchMedia("(pointer: coarse)");
   const PAPER = 680; // pixels of chart on a sheet
+  const ROOM = 320; // pixels, enough for any legend
 
   // "var(--text)" anywhere in a figure becomes the colour (or font) the style sheet has for it now.
   function resolve(value, style) {
@@ -20,26 +22,42 @@
     return value;
   }
 
-  function draw(chart, paperWidth) {
+  async function draw(chart, paperWidth) {
     const place = document.getElementById(`chart-${chart.id}`);
     const { data, layout } = resolve({ data: chart.data, layout: chart.layout }, getComputedStyle(root));
-    if (paperWidth) layout.width = paperWidth;
-    if (chart.legend) growForLegend(layout, chart.legend, paperWidth || place.clientWidth);
+    layout.width = paperWidth || place.clientWidth;
+    if (narrow.matches && !paperWidth) namesAboveRows(data, layout);
     if (touch.matches) layout.dragmode = false; // a finger on a chart scrolls the page
-    const config = {
-      responsive: !paperWidth,
+    layout.legend.maxheight = 0.9;
+    // The height asked for is that of the plot; what title, ticks and legend need is known once they are drawn.
+    const wanted = layout.height;
+    layout.height = wanted + ROOM;
+    await Plotly.react(place, data, layout, {
       displaylogo: false,
       displayModeBar: true,
       modeBarButtons: [["toImage", "resetScale2d"]],
       toImageButtonOptions: { filename: `manyhands-${chart.id}`, format: "png", scale: 2 },
-    };
-    return Plotly.react(place, data, layout, config).then(() => reachable(place));
+    });
+    const missing = Math.round(wanted - place._fullLayout._size.h);
+    if (missing) await Plotly.relayout(place, { height: layout.height + missing });
+    place.style.minHeight = "0";
+    reachable(place);
   }
 
-  // The plot keeps its height; the legend below it adds its own lines.
-  function growForLegend(layout, entries, width) {
-    const columns = Math.max(1, Math.floor(width / (layout.legend.entrywidth + 42)));
-    layout.height += 8 + 20 * Math.ceil(entries / columns);
+  // On a narrow screen the names of rows would take half the width: they go above their rows.
+  function namesAboveRows(data, layout) {
+    const rows = layout.meta?.rows;
+    if (!rows) return;
+    layout.yaxis.showticklabels = false;
+    layout.height *= 1.15;
+    layout.annotations = rows.map(([text, top]) => (
+      { text, y: top, yanchor: "bottom", x: 0, xref: "paper", xanchor: "left", showarrow: false, borderpad: 1 }
+    ));
+    for (const trace of data.filter((item) => item.type === "heatmap")) {
+      layout.height += 20 * rows.length;
+      trace.ygap = 22;
+      if (trace.x.length > 7) trace.texttemplate = trace.texttemplate && "%{z:.0f}";
+    }
   }
 
   // The buttons of a chart answer to the keyboard, whatever element this version of plotly makes them of.
@@ -56,7 +74,14 @@
     }
   }
 
-  const drawAll = (paperWidth) => Promise.all(charts.map((chart) => draw(chart, paperWidth)));
+  // One pass after the other: plotly must not be asked to draw a chart while it still draws it.
+  let passes = Promise.resolve();
+  function drawAll(paperWidth) {
+    passes = passes.then(async () => {
+      for (const chart of charts) await draw(chart, paperWidth);
+    });
+    return passes;
+  }
 
   function sortable(table) {
     const headings = [...table.tHead.rows[0].cells];
@@ -83,6 +108,17 @@
   sortable(document.getElementById("summary-table"));
   drawAll().then(() => root.setAttribute("data-ready", "yes"));
   dark.addEventListener("change", () => drawAll());
+
+  let width = window.innerWidth;
+  let soon;
+  window.addEventListener("resize", () => {
+    clearTimeout(soon);
+    soon = setTimeout(() => {
+      if (window.innerWidth === width) return; // a phone's address bar changes only the height
+      width = window.innerWidth;
+      drawAll();
+    }, 150);
+  });
 
   let opened = [];
   window.addEventListener("beforeprint", () => {

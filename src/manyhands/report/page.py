@@ -228,7 +228,7 @@ def _chart(chart: Chart) -> str:
         f'<figure class="chart{" half" if chart.half else ""}" aria-labelledby="{chart.id}-title">'
         f'<h3 class="unseen" id="{chart.id}-title">{escape(chart.title)}</h3>'
         f'<div id="chart-{chart.id}" class="plot" role="group" aria-describedby="{chart.id}-caption"'
-        f' style="min-height:{chart.figure.layout.height}px"></div>'
+        f' style="min-height:{chart.figure.layout.height + 120}px"></div>'
         f'<figcaption id="{chart.id}-caption">{escape(chart.caption)}</figcaption>'
         "<details><summary>Figures</summary>"
         f'<div class="scroll" tabindex="0" role="region" aria-label="Figures: {escape(chart.title)}">'

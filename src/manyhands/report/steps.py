@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..measure.run import PHASES
-from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, figure, phase_marker, rows_axis, short
+from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, phase_marker, rows_figure, short
 from .figures import largest_phase, number, percent, phase_times
 
 STEPS = 3  # so many steps a timeline shows
@@ -20,13 +20,13 @@ def phases_chart(shown: Sequence[Series]) -> Chart:
         return Chart(key, title, "No run recorded the phases of its steps.")
     used = [phase for phase in PHASES if any(times[phase] for _, times in runs)]
     longest = max(sum(times.values()) for _, times in runs)
-    fig = figure(
+    fig = rows_figure(
         title,
-        100 + 40 * len(runs),
-        {"title": "milliseconds per step (mean over ranks)"},
-        rows_axis("", [item.tick for item, _ in runs]),
+        40 * len(runs),
+        {"title": "milliseconds per step"},
+        [item.tick for item, _ in runs],
         barmode="stack",
-        legend={**LEGEND, "entrywidth": 100},
+        legend={**LEGEND, "entrywidth": 90},
     )
     for phase in used:
         values = [times[phase] for _, times in runs]
@@ -60,7 +60,7 @@ def _phases_caption(shown: Sequence[Series]) -> str:
         largest = largest_phase(item.run)
         if largest and item.run.strategy != "single":
             parts.append(f"{item.name} {largest[0]} {percent(largest[1])}")
-    caption = "A step is one batch over all ranks, whatever the strategy, so the bars may be compared. "
+    caption = "Means over ranks. A step is one batch over all ranks under every strategy, so the bars may be compared. "
     if parts:
         caption += f"Largest phase: {'; '.join(parts)}. "
     hidden = [
@@ -118,13 +118,14 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
     steps = sorted({step for _, step, *_ in spans})
     used = [phase for phase in PHASES if any(span[2] == phase for span in spans)]
     title = f"Timeline: {item.name}"
-    fig = figure(
+    fig = rows_figure(
         title,
-        100 + 44 * len(ranks),
+        46 * len(ranks),
         {"title": "milliseconds", "rangemode": "tozero"},
-        rows_axis("", [f"rank {rank}" for rank in ranks]),
+        [f"rank {rank}" for rank in ranks],
+        tops=[place - 0.23 for place in range(len(ranks))],
         barmode="overlay",
-        legend={**LEGEND, "entrywidth": 100},
+        legend={**LEGEND, "entrywidth": 90},
     )
     hidden = _behind(spans)
     for phase in used:

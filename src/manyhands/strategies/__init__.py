@@ -33,7 +33,7 @@ def strategy_class(name: str) -> type[Strategy]:
     """The class behind a name or short name."""
     name = SHORT.get(name, name)
     if name not in TABLE:
-        raise BadInput(f'no strategy named "{name}"{did_you_mean(name, [*TABLE, *SHORT])}')
+        raise BadInput(f'no strategy named "{name}"{did_you_mean(name, TABLE)}')
     return typing.cast(type[Strategy], getattr(import_module(f".{name}", __package__), TABLE[name][0]))
 
 

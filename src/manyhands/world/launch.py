@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -111,6 +112,15 @@ class _Server:
 
 _server: _Server | None = None
 _server_lock = threading.Lock()
+
+
+@atexit.register
+def _shut_down() -> None:
+    """The server ends when its caller hangs up."""
+    if _server is not None and _server.owner == os.getpid():
+        _server.requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _server.process.wait(timeout=2)
 
 
 def warm_up() -> None:

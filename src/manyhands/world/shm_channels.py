@@ -29,6 +29,12 @@ HEADER = 64
 PIECE = 256 << 10  # a long message is announced this often, so that both sides are busy at once
 
 
+def _one_less(wanted: Counter[int], tag: int) -> None:
+    wanted[tag] -= 1
+    if not wanted[tag]:
+        del wanted[tag]
+
+
 class Ring:
     """The bytes from one rank to another."""
 
@@ -129,29 +135,24 @@ class Channels:
         self._meter.progress += 1
 
     def receive(self, source: int, tag: int, data: Tensor) -> Steps:
-        inbox = self._inbox(source)
-        began = 0.0
-        inbox.wanted[tag] += 1
-        try:
-            while not (yield from self._take(source, tag, data)):
-                began = began or perf_counter()
-                yield source
-        finally:
-            inbox.wanted[tag] -= 1
+        began, wanted = 0.0, self._inbox(source).wanted
+        wanted[tag] += 1
+        while not (yield from self._take(source, tag, data)):
+            began = began or perf_counter()
+            yield source
+        _one_less(wanted, tag)
         if began:
             self._meter.waited_seconds += perf_counter() - began
 
     def receive_from_anyone(self, tag: int, data: Tensor, came_from: Callable[[int], None]) -> Steps:
         self._wanted_from_anyone[tag] += 1
-        try:
-            while True:
-                for source in range(self.size):
-                    if (yield from self._take(source, tag, data)):
-                        came_from(source)
-                        return
-                yield ANYONE
-        finally:
-            self._wanted_from_anyone[tag] -= 1
+        while True:
+            for source in range(self.size):
+                if (yield from self._take(source, tag, data)):
+                    _one_less(self._wanted_from_anyone, tag)
+                    came_from(source)
+                    return
+            yield ANYONE
 
     def _take(self, source: int, tag: int, data: Tensor) -> Generator[int, None, bool]:
         """Whether a message with this tag was there and is now in `data`; sets aside what nobody waits for."""
@@ -159,6 +160,8 @@ class Channels:
         while True:
             if waiting := inbox.aside.get(tag):
                 message = waiting.popleft()
+                if not waiting:
+                    del inbox.aside[tag]
                 self._check(source, tag, message.numel(), data)
                 data.copy_(message)
                 return True

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from manyhands.errors import BadInput, RankFailed
+from manyhands.errors import RankFailed
 from manyhands.world.shm_engine import Meter, Steps
 from manyhands.world.shm_memory import Memory, fence
 
@@ -44,9 +44,9 @@ _ALL_DTYPES = {value for value in vars(torch).values() if isinstance(value, torc
 _DTYPE = {dtype: code for code, dtype in enumerate(sorted(_ALL_DTYPES, key=str))}
 _HALVES = (torch.bfloat16, torch.float16)
 
-AVG = int(ReduceOp.AVG)
+SUM, AVG = int(ReduceOp.SUM), int(ReduceOp.AVG)
 COMBINE: dict[int, Callable[..., Tensor]] = {
-    int(ReduceOp.SUM): torch.add,
+    SUM: torch.add,
     AVG: torch.add,
     int(ReduceOp.PRODUCT): torch.mul,
     int(ReduceOp.MIN): torch.minimum,
@@ -65,6 +65,9 @@ def combine(operation: int, parts: list[Tensor], out: Tensor) -> None:
         for part in parts[1:]:
             total = function(total, part)
         out.copy_(total.div_(len(parts)) if operation == AVG else total)
+        return
+    if len(parts) == 1:
+        out.copy_(parts[0])
         return
     function(parts[0], parts[1], out=out)
     for part in parts[2:]:

@@ -67,13 +67,16 @@ class Peers(Protocol):
 class Work(dist.Work):
     """The handle torch gives to the caller of an operation."""
 
-    def __init__(self, engine: Engine, lack: str, steps: Steps, outputs: list[Tensor], background: bool):
+    def __init__(
+        self, engine: Engine, lane: Hashable, lack: str, steps: Steps, outputs: list[Tensor], background: bool
+    ):
         super().__init__()
-        self.engine, self.steps, self.outputs = engine, steps, outputs
+        self.engine, self.lane, self.steps, self.outputs = engine, lane, steps, outputs
         self.lack = lack  # what a missing rank failed to do: "did not reach all_reduce #17"
         self.background = background  # must go on while the caller is elsewhere
         self.awaited = ANYONE
         self.source = -1
+        self.timeout = 0.0  # 0: the group's
         self.done = False
         self.error: BaseException | None = None
         self._promise: Future | None = None
@@ -81,7 +84,7 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self.done:
-            self.engine.wait_for(self, timeout.total_seconds())
+            self.engine.wait_for(self, timeout.total_seconds() or self.timeout)
         if self.error is not None:
             raise self.error
         return True
@@ -151,14 +154,14 @@ class Engine:
         self._callers = 0  # threads inside wait_for
         self._bell = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self.closed = False
 
-    def submit(self, lane: Hashable, work: Work, attempt_seconds: float) -> Work:
-        """Begin an operation; if nothing else is under way, try for `attempt_seconds` to end it in this call."""
+    def submit(self, work: Work, attempt_seconds: float | None) -> Work:
+        """Begin an operation; if nothing else is under way, try to end it here, `attempt_seconds` long (None: not)."""
         if self.error is not None:
             raise self.error
         self.meter.operations += 1
-        if not self.lanes and self._turn.acquire(blocking=False):
+        if attempt_seconds is not None and not self.lanes and self._turn.acquire(blocking=False):
             try:
                 if not self.lanes:
                     self._run_alone(work, attempt_seconds)
@@ -167,7 +170,7 @@ class Engine:
             if work.done:
                 return work
         with self.book:
-            self.lanes.setdefault(lane, deque()).append(work)
+            self.lanes.setdefault(work.lane, deque()).append(work)
         if threading.current_thread() is self._thread:
             self.wait_for(work)  # begun by a future's callback: nobody else would move it
         else:
@@ -250,7 +253,7 @@ class Engine:
         def run() -> None:
             torch.set_num_threads(1)
             ready.set()
-            while not self._closed:
+            while not self.closed:
                 self._bell.acquire()
                 self._serve()
 
@@ -262,7 +265,7 @@ class Engine:
     def _serve(self) -> None:
         """The background thread's turn: until nothing needs it, or a caller waits and does the work itself."""
         began, patience = perf_counter(), Patience(self, self.timeout, spins=0)
-        while not self._closed and not self._callers and (pending := self._heads(None)):
+        while not self.closed and not self._callers and (pending := self._heads(None)):
             waited = self.meter.waited_seconds
             self.advance()
             self.meter.waited_seconds = waited  # overlapped: nobody was kept waiting
@@ -276,6 +279,10 @@ class Engine:
         """The operations under way that somebody counts on."""
         with self.book:
             return [lane[0] for lane in self.lanes.values() if lane and (lane[0].background or waited_for in lane)]
+
+    def under_way(self, kind: str) -> list[Work]:
+        with self.book:
+            return [work for lane in self.lanes.values() for work in lane if work.lane[0] == kind]
 
     def look(self, waited_for: Work | None, waited: float, timeout: float) -> None:
         """Raise if a rank that is waited for cannot come, or did not come in time."""
@@ -309,7 +316,7 @@ class Engine:
             raise error  # Ctrl-C and the like
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._end(RankFailed("the process group was destroyed while this operation was under way"))
         if self._thread is not None and self._thread is not threading.current_thread():
             self._bell.release()

@@ -1,0 +1,167 @@
+"""compare(): the same task under several strategies, side by side and fairly.
+
+    1. one whole fit a strategy, from equal weights over equal batches: accuracy, phases, memory
+    2. rounds of short slices, all strategies in turn, round after round: speed, as medians with their spread,
+       so that a machine that slows down meanwhile slows everybody
+
+`single` appears with one rank's threads and with all cores: that keeps the others honest.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import BadInput, RankFailed, Refused
+from .fit import fit
+from .measure.run import Run, available_cores
+from .strategies import make_strategy
+from .strategies.base import Strategy
+from .strategies.ranks import default_ranks
+from .task import Task
+
+HANDFUL = ("single", "ddp", "hogwild", "pipeline", "parameter_server")
+ROUND_SECONDS = 1.0  # the length of a slice
+FEWEST_STEPS = 20  # of a slice
+
+
+@dataclass
+class Row:
+    """One strategy of a comparison, with the threads it may use on each rank."""
+
+    strategy: Strategy
+    threads: int | None
+    run: Run | None = None
+
+    @property
+    def label(self) -> str:
+        if self.strategy.name == "single":
+            return f"single, {self.threads} thread{'s' * (self.threads != 1)}"
+        return str(self.strategy)
+
+    @property
+    def folder(self) -> str:
+        name = str(self.strategy).replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
+        return f"{name}-{self.threads}t" if self.strategy.name == "single" else name
+
+
+def compare(
+    task: Task,
+    strategies: Sequence[str | Strategy] | None = None,
+    *,
+    ranks: int | None = None,
+    threads: int | None = None,
+    rounds: int = 3,
+    round_seconds: float = ROUND_SECONDS,
+    time_limit: float | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    on_row: Callable[[Run], None] | None = None,
+    **keywords: Any,
+) -> list[Run]:
+    """Fit `task` under each strategy and measure their speed in interleaved rounds; one Run a row.
+
+    A strategy that refuses the task or fails is a row with its reason. `time_limit` (seconds) bounds each fit.
+    Other keywords go to `fit`. Ctrl-C keeps what was finished.
+    """
+    if rounds < 0:
+        raise BadInput(f"rounds must be 0 or more (found {rounds})")
+    rows = plan_rows(strategies, ranks, threads)
+    say = _speaker(progress)
+    try:
+        for number, row in enumerate(rows, start=1):
+            say(f"[{number}/{len(rows)}] {row.label}: the whole fit")
+            row.run = _fit_row(task, row, time_limit, progress, keywords)
+            if on_row:
+                on_row(row.run)
+        _measure_rounds(task, rows, rounds, round_seconds, time_limit, say, keywords)
+    except KeyboardInterrupt:
+        for row in rows:
+            if row.run is None:
+                row.run = Run(task.name, row.strategy.name, row.strategy.options, ranks=row.strategy.ranks)
+                row.run.status, row.run.reason = "stopped", "interrupted before it ended"
+        say("interrupted: keeping what was finished")
+        return _finish(rows, run_dir)
+    return _finish(rows, run_dir)
+
+
+def plan_rows(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Row]:
+    """The rows in the order asked for; `single` becomes two, and is added where it is missing."""
+    if isinstance(strategies, str | Strategy):
+        strategies = [strategies]
+    chosen = list(strategies or HANDFUL)
+    made = [make_strategy(spec, None if _is_single(spec) else ranks) for spec in chosen]
+    others = [strategy for strategy in made if strategy.name != "single"]
+    cores = available_cores()
+    width = ranks or (max(strategy.ranks for strategy in others) if others else default_ranks())
+    narrow = threads or max(1, cores // width)
+    singles = [Row(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
+    rows = [Row(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others]
+    seen: set[str] = set()
+    unique = [row for row in rows if not (str(row.strategy) in seen or seen.add(str(row.strategy)))]  # type: ignore[func-returns-value]
+    return [*singles, *unique]
+
+
+def _is_single(spec: str | Strategy) -> bool:
+    return spec.name == "single" if isinstance(spec, Strategy) else str(spec).split(":")[0] == "single"
+
+
+def _fit_row(task: Task, row: Row, time_limit: float | None, progress: bool, keywords: dict[str, Any]) -> Run:
+    """One fit whose refusal or failure is a row, not the end of the comparison."""
+    try:
+        return fit(task, row.strategy, threads=row.threads, time_limit=time_limit, progress=progress, **keywords)
+    except (Refused, RankFailed) as problem:
+        run: Run | None = getattr(problem, "run", None)
+        if run is None:
+            run = Run(task.name, row.strategy.name, row.strategy.options, ranks=row.strategy.ranks)
+            run.status, run.reason = ("refused" if isinstance(problem, Refused) else "failed"), str(problem)
+        return run
+
+
+def _measure_rounds(
+    task: Task,
+    rows: list[Row],
+    rounds: int,
+    round_seconds: float,
+    time_limit: float | None,
+    say: Callable[[str], None],
+    keywords: dict[str, Any],
+) -> None:
+    """Short slices of every strategy in turn, so that noise falls on all alike."""
+    slices = [(row, row.run) for row in rows if row.run is not None and row.run.status == "done" and row.run.steps]
+    quick = task.replace(test=None)
+    for number in range(1, rounds + 1):
+        say(f"round {number} of {rounds}: {len(slices)} slices of about {round_seconds:g} s")
+        for row, run in slices:
+            wanted = int(1000 * round_seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
+            steps = min(run.steps, max(FEWEST_STEPS, wanted))
+            slice_keywords = {**keywords, "max_steps": steps, "run_dir": None, "on_step": None, "on_epoch": None}
+            piece = _fit_row(quick, row, time_limit, False, slice_keywords)
+            run.rounds = run.rounds or []
+            if piece.status == "done" and piece.samples_per_second:
+                run.rounds.append(piece.samples_per_second)
+            else:
+                run.notes.append(f"round {number} {piece.status}: {piece.reason}")
+
+
+def _finish(rows: list[Row], run_dir: str | os.PathLike[str] | None) -> list[Run]:
+    runs = []
+    for row in rows:
+        assert row.run is not None
+        if row.run.threads is None:
+            row.run.threads = row.threads
+        if row.run.rounds:
+            row.run.samples_per_second = statistics.median(row.run.rounds)
+        if run_dir is not None:
+            row.run.save(Path(run_dir) / row.folder)
+        runs.append(row.run)
+    return runs
+
+
+def _speaker(progress: bool) -> Callable[[str], None]:
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)

@@ -1,0 +1,131 @@
+"""What commands print: short, in words, within 80 columns where a table allows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .measure.run import PHASES, Run
+
+if TYPE_CHECKING:
+    from .strategies.base import Strategy
+    from .task import Task
+
+WIDEST = 100
+
+
+def console() -> Console:
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+
+
+def show_run(run: Run) -> None:
+    """One fit: how fast, how good, where the time of a step went."""
+    out = console()
+    ranks = f"{run.ranks} rank{'s' * (run.ranks != 1)}"
+    threads = f", {run.threads} thread{'s' * (run.threads != 1)} each" if run.threads else ""
+    out.print(f"{run.task} · {run.label} · {ranks} on {run.device}{threads}")
+    if run.status != "done":
+        out.print(f"  {run.status}: {run.reason}")
+    if run.steps and run.seconds and run.step_ms:
+        rate = f"{run.samples_per_second:,.0f} samples/s" if run.samples_per_second else ""
+        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}, median step {run.step_ms['median']:.2f} ms")
+    if run.test:
+        accuracy = f"accuracy {run.test['accuracy']:.2%}, " if run.test["accuracy"] is not None else ""
+        out.print(f"  test: {accuracy}loss {run.test['loss']:.4f} over {run.test['samples']:,} samples")
+    if run.phases_ms:
+        _show_phases(out, run.phases_ms)
+    if run.communication_bytes:
+        hidden = run.overlapped_communication_ms or 0.0
+        out.print(f"  {run.communication_bytes / 1e6:.3f} MB handed over a step, {hidden:.2f} ms of it behind backward")
+    if run.staleness:
+        out.print(f"  staleness: mean {run.staleness['mean']:.2f}, at most {run.staleness['max']} updates by others")
+    if run.slow_rank:
+        slow = run.slow_rank
+        out.print(f"  rank {slow['rank']} is slow in {slow['phase']}: the others wait {slow['behind_ms']:.1f} ms a step")
+    if run.exact is False and run.exact_reason:
+        out.print(f"  not exact: {run.exact_reason}")
+    for note in run.notes:
+        out.print(f"  note: {note}")
+    if run.folder is not None:
+        out.print(f"  kept in {run.folder}")
+
+
+def _show_phases(out: Console, phases: Mapping[str, float]) -> None:
+    total = sum(phases.values()) or 1.0
+    shown = [(name, phases.get(name, 0.0)) for name in PHASES if phases.get(name, 0.0) >= 0.005 * total]
+    out.print(f"  where the {total:.2f} ms of a step go:")
+    for name, value in shown:
+        share = value / total
+        out.print(f"    {name:<13} {value:8.2f} ms  {share:5.1%}  {'█' * round(30 * share)}")
+
+
+def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
+    """The table of a comparison, what failed and why, the conclusion, and where the page is."""
+    from .report import columns, conclusion, table
+
+    out = console()
+    rows = table(runs, target)
+    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    shown = [column for column in columns(rows, target) if column.key != "note"]
+    for column in shown:
+        grid.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.key != "label")
+    for row in rows:
+        grid.add_row(*(column.text(row) for column in shown))
+    out.print(grid)
+    for row in rows:
+        if row["note"]:
+            out.print(f"{row['label']}: {row['note']}")
+    out.print()
+    out.print(conclusion(runs))
+    out.print(f"report: {page}", soft_wrap=True)
+
+
+def show_evaluation(run: Run, result: Mapping[str, Any]) -> None:
+    out = console()
+    out.print(f"{run.task} · {run.label}: {result['samples']:,} test samples, loss {result['loss']:.4f}")
+    if result.get("accuracy") is not None:
+        out.print(f"  accuracy {result['accuracy']:.2%}")
+    for name, value in result.get("per_class", {}).items():
+        out.print(f"    class {name:<12} {value:.2%}")
+
+
+def show_list(entries: Mapping[str, str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(dict(entries), indent=1))
+        return
+    width = max(map(len, entries))
+    out = console()
+    for name, line in entries.items():
+        out.print(f"{name:<{width}}  {line}")
+
+
+def show_strategies(kinds: Sequence[type[Strategy]], as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"name": kind.name, "exact": kind.exact, "runs_on": kind.runs_on, "summary": kind.summary} for kind in kinds
+        ]
+        print(json.dumps(rows, indent=1))
+        return
+    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    for heading in ("strategy", "exact", "what it does", "where it runs"):
+        grid.add_column(heading, no_wrap=heading in ("strategy", "exact"))
+    for kind in kinds:
+        grid.add_row(kind.name, "yes" if kind.exact else "no", kind.summary, kind.runs_on)
+    console().print(grid)
+
+
+def write_sample(task: Task, run: Run, length: int) -> str:
+    """Text written by the trained model."""
+    from .evaluate import with_weights
+    from .job import Settings, build
+
+    assert run.weights is not None and task.sample is not None
+    model = with_weights(build(task, Settings()).model, run.weights).eval()
+    return task.sample(model, length)

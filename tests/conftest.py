@@ -1,0 +1,170 @@
+"""Shared by all tests: small tasks, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+import manyhands as mh
+
+SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
+
+
+class Skipping(nn.Module):
+    """A small CNN with skip connections over one and two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.third = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = torch.relu(self.first(x))
+        two = torch.relu(self.second(one)) + one
+        three = torch.relu(self.third(two)) + one + two
+        return self.head(three.flatten(1))
+
+
+class Tied(nn.Module):
+    """Two layers that use one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(12, 12)
+        self.middle = nn.Linear(12, 12)
+        self.again = nn.Linear(12, 12)
+        self.again.weight = self.into.weight
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.into(x))
+        x = torch.tanh(self.middle(x))
+        return self.head(torch.tanh(self.again(x)))
+
+
+class TakesDict(nn.Module):
+    """A model whose input is a dict of tensors, one of them integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.dense = nn.Linear(5, 6)
+        self.mix = nn.Linear(12, 12)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        joined = torch.cat([self.embed(x["kind"]), self.dense(x["values"])], dim=1)
+        return self.head(torch.relu(self.mix(joined)))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 24), nn.Tanh(), nn.Linear(24, 3))
+
+
+def _data(shape: tuple[int, ...], samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(samples, *shape, generator=generator)
+    score = x.flatten(1)[:, :3] + 0.3 * torch.randn(samples, 3, generator=generator)
+    return x, score.argmax(1)
+
+
+def _dict_data() -> tuple[dict[str, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    kind = torch.randint(7, (SAMPLES,), generator=generator)
+    values, target = _data((5,))
+    return {"kind": kind, "values": values}, (target + kind % 2) % 3
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
+    "mlp": (mlp, lambda: _data((20,))),
+    "skips": (Skipping, lambda: _data((1, 6, 6))),
+    "tied": (Tied, lambda: _data((12,))),
+    "dict": (TakesDict, _dict_data),
+}
+
+
+def make_task(kind: str = "mlp", **changes: Any) -> mh.Task:
+    """A small classification task with awkward sizes."""
+    model, data = MODELS[kind]
+    made = data()
+    fields: dict[str, Any] = {
+        "model": model,
+        "train": made,
+        "test": made,
+        "loss": nn.functional.cross_entropy,
+        "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
+        "batch_size": BATCH,
+        "epochs": 3,
+        "name": kind,
+    }
+    return mh.Task(**{**fields, **changes})
+
+
+def quick_fit(task: mh.Task, strategy: Any = "single", **keywords: Any) -> mh.Run:
+    return mh.fit(task, strategy, **{"progress": False, "device": "cpu", "threads": 1, **keywords})
+
+
+def distance(one: mh.Run, other: mh.Run) -> float:
+    """The largest difference between two runs' weights."""
+    assert one.weights is not None
+    assert other.weights is not None
+    assert {name: value.shape for name, value in one.weights.items()} == {
+        name: value.shape for name, value in other.weights.items()
+    }
+    return max(float((one.weights[name] - other.weights[name]).abs().max()) for name in one.weights)
+
+
+def rank_processes() -> list[int]:
+    """Processes of launches that still live: everything below this program's fork server."""
+    me = psutil.Process()
+    servers = [child for child in me.children() if "manyhands.world.nursery" in " ".join(_words(child))]
+    return [process.pid for server in servers for process in server.children(recursive=True) if _lives(process)]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def shared_files() -> set[str]:
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """The test must leave no process and no shared-memory file."""
+    before = shared_files()
+    yield
+    until = time.monotonic() + 3
+    while rank_processes() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert rank_processes() == []
+    assert shared_files() - before == set()
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands write their runs into the test's own folder."""
+    monkeypatch.chdir(tmp_path)
+    os.environ.pop("RANK", None)

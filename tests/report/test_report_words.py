@@ -1,0 +1,263 @@
+"""Every sentence of a conclusion, from records made by hand; figures and rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from manyhands.measure.run import Run
+from manyhands.report import columns
+from manyhands.report.figures import names, relation, seconds_to
+from manyhands.report.words import conclusion, efficiency, largest_phase, remarks, speedup, spread, table, verdict
+
+Make = Callable[..., Run]
+
+
+def test_the_gain_is_the_second_core(make: Make) -> None:
+    runs = [make("single", 4800), make("single", 7600, threads=2), make("ddp", 7680)]
+    assert conclusion(runs) == (
+        "ddp is 1.6x faster than one process with one thread, but one process with two threads is as fast: "
+        "the gain is the second core, not ddp."
+    )
+
+
+def test_with_more_cores_the_gain_is_the_other_cores(make: Make) -> None:
+    runs = [make("single", 1000, threads=4), make("single", 3900, threads=16), make("ddp", 3900, threads=4, ranks=4)]
+    assert verdict(runs).endswith(
+        "one process with 16 threads is as fast: the gain is the other twelve cores, not ddp."
+    )
+
+
+def test_a_strategy_faster_than_all_cores_is_praised_for_it(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 5000, threads=2), make("hogwild", 7200)]
+    assert verdict(runs) == (
+        "hogwild is 1.8x faster than one process with one thread and 1.4x faster than one process with two threads."
+    )
+
+
+def test_threads_beat_ranks(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 7200, threads=2), make("ddp", 6000)]
+    assert verdict(runs) == (
+        "ddp is 1.5x faster than one process with one thread, but one process with two threads is 1.2x faster still: "
+        "here threads use the cores better than ranks do."
+    )
+
+
+def test_a_small_lead_is_told_in_percent(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 4280)]
+    assert verdict(runs) == "ddp is 7 % faster than one process with one thread."
+
+
+def test_ranks_that_gain_nothing(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 4010, threads=2), make("ddp", 4020)]
+    assert verdict(runs) == "ddp is only as fast as one process with one thread: more ranks gain nothing here."
+
+
+def test_ranks_that_cost_more_than_they_gain(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 3000)]
+    assert verdict(runs) == "one process with one thread is 1.3x faster than ddp: here ranks cost more than they gain."
+
+
+def test_all_cores_lead_and_the_strategy_only_equals_one_thread(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 7000, threads=2), make("ddp", 4000), make("pipeline", 2000)]
+    assert verdict(runs) == (
+        "one process with two threads is 1.8x faster than ddp, which is only as fast as one process with one thread."
+    )
+    runs[2] = make("ddp", 3000)
+    assert verdict(runs).endswith("than ddp, which is slower even than one process with one thread.")
+
+
+def test_strategies_inside_each_others_spread_win_together(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 7000), make("hogwild", 7060), make("locked", 3900)]
+    assert verdict(runs) == "hogwild and ddp are about 1.8x faster than one process with one thread."
+
+
+def test_a_difference_inside_the_spread_is_no_difference(make: Make) -> None:
+    noisy = make("ddp", 5000, rounds=[3900.0, 5000.0, 6100.0])
+    assert relation(noisy, make("single", 4000)) == "same"
+    assert relation(make("ddp", 5000), make("single", 4000)) == "faster"
+    assert relation(make("single", 4000), make("ddp", 5000)) == "slower"
+    assert relation(make("ddp"), make("single", 4000)) is None
+    assert verdict([make("single", 4000), noisy]).startswith("ddp is only as fast as one process")
+
+
+def test_steady_rounds_do_not_make_a_difference_of_a_percent_count(make: Make) -> None:
+    assert relation(make("ddp", 101, rounds=[101.0, 101.0]), make("single", 100, rounds=[100.0, 100.0])) == "same"
+
+
+def test_a_speed_measured_once_is_doubted(make: Make) -> None:
+    once = make("ddp", 4300, rounds=None)
+    assert spread(once) is None
+    assert relation(once, make("single", 4000, rounds=None)) == "same"
+    assert relation(make("ddp", 4600, rounds=None), make("single", 4000, rounds=None)) == "faster"
+
+
+def test_more_rounds_do_not_mean_more_doubt(make: Make) -> None:
+    steady = [100.0] * 7
+    assert spread(make("ddp", 100, rounds=[*steady, 20.0])) == (100.0, 100.0)
+    assert spread(make("ddp", 100, rounds=[100.0, 20.0, 110.0])) == (20.0, 110.0)
+
+
+def test_one_row_alone(make: Make) -> None:
+    run = make("ddp", 5400, phases_ms={"forward": 3.0, "backward": 6.0, "other": 1.0})
+    assert conclusion([run]) == "ddp trains 5,400 samples/s on two ranks; 60 % of its step is backward."
+    assert conclusion([make("single", 10)]) == "single trains 10 samples/s on one rank."
+
+
+def test_without_a_single_row(make: Make) -> None:
+    doubt = "; without a single row nothing says whether ranks pay at all."
+    assert verdict([make("ddp", 5000), make("locked", 4000)]) == "ddp is 1.2x faster than locked" + doubt
+    three = [make("ddp", 5000), make("locked", 4000), make("pipeline", 3000)]
+    assert verdict(three) == "ddp is 1.2x faster than locked, the next" + doubt
+    assert verdict([make("ddp", 5000), make("locked", 5010)]) == "locked and ddp are equally fast" + doubt
+
+
+def test_only_single_rows(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 6400, threads=2)]
+    assert verdict(runs) == "one process with two threads is 1.6x faster than one process with one thread."
+    days = [make("single", 4000, started="monday"), make("single", 4010, started="tuesday")]
+    assert verdict(days) == "single (tuesday) and single (monday) are equally fast."
+
+
+def test_nothing_measured(make: Make) -> None:
+    runs = [make("ddp", status="failed", reason="rank 1 of 2 failed in step 3")]
+    assert conclusion(runs) == (
+        "No run was measured to its end, so there is nothing to compare. ddp failed: rank 1 of 2 failed in step 3."
+    )
+
+
+def test_runs_of_other_tasks_batches_or_machines_are_not_compared(make: Make) -> None:
+    text = verdict([make("single", 4000), make("ddp", 8000, task="mnist")])
+    assert text == "These runs differ in task (mnist and glyphs), so their speeds are not compared."
+    text = verdict([make("single", 4000), make("ddp", 8000, batch_size=32, environment={"cores": 8})])
+    assert text == "These runs differ in batch size (32 and 128) and machine, so their speeds are not compared."
+    assert table([make("single", 4000), make("ddp", 8000, task="mnist")])[1]["speedup"] is None
+
+
+def test_a_gpu_is_compared_with_one_gpu_whatever_the_threads(make: Make) -> None:
+    runs = [make("single", 4000, device="cuda:0", threads=8), make("ddp", 6000, device="cuda:0", threads=4)]
+    assert verdict(runs) == "ddp is 1.5x faster than one process on one GPU."
+    assert table(runs)[1]["efficiency"] == pytest.approx(0.75)
+
+
+def test_lost_accuracy_of_the_fastest_comes_first(make: Make) -> None:
+    runs = [
+        make("single", 4000, test={"accuracy": 0.971}),
+        make("hogwild", 8000, test={"accuracy": 0.958}),
+        make("locked", 5000, test={"accuracy": 0.967}),
+        make("ddp", status="failed", reason="boom"),
+    ]
+    assert remarks(runs)[:2] == [
+        "hogwild ends 1.3 points of test accuracy below one process (95.8 % against 97.1 %).",
+        "ddp failed: boom.",
+    ]
+    assert not any("locked ends" in sentence for sentence in remarks(runs))  # 0.4 points are not worth a sentence
+
+
+def test_a_slow_rank_is_named_with_its_phase(make: Make) -> None:
+    runs = [
+        make("single", 4000),
+        make("ddp", 5000, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 12.34}),
+        make("locked", 4900, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 11.9}),
+    ]
+    sentence = (
+        "The others wait for rank 1, which is slow in forward, under ddp (12.3 ms a step) and locked (11.9 ms a step)."
+    )
+    assert sentence in conclusion(runs)
+    assert table(runs)[1]["note"] == "rank 1 slow in forward, 12.3 ms behind"
+
+
+def test_a_much_slower_strategy_gets_its_largest_phase(make: Make) -> None:
+    slow = make("locked", 2000, phases_ms={"forward": 20.0, "wait": 41.0, "backward": 39.0})
+    sentence = "locked is 3.0x slower than ddp and spends 41 % of its step in wait."
+    assert remarks([make("single", 4000), make("ddp", 6000), slow]) == [sentence]
+    assert remarks([make("single", 4000), slow]) == ["locked spends 41 % of its step in wait."]
+    assert remarks([make("single", 4000), make("ddp", 2900), slow]) == []
+
+
+def test_failed_stopped_and_refused_rows_each_get_a_sentence(make: Make) -> None:
+    runs = [
+        make("single", 4000),
+        make(
+            "pipeline", status="refused", reason="pipeline cannot use more stages than layers (stages: 8, layers: 5)."
+        ),
+        make("ddp", status="stopped"),
+        make("hogwild", status="failed", reason="rank 1 failed: " + "x" * 300 + "\nTraceback"),
+    ]
+    failed, stopped, refused = remarks(runs)
+    assert failed.startswith("hogwild failed: rank 1 failed: xxx")
+    assert failed.endswith("x….")
+    assert "Traceback" not in failed
+    assert len(failed) < 200
+    assert stopped == "ddp was stopped."
+    assert refused == "pipeline was refused: pipeline cannot use more stages than layers (stages: 8, layers: 5)."
+
+
+def test_a_conclusion_has_at_most_a_verdict_and_a_remark(runs: list[Run]) -> None:
+    assert conclusion(runs) == f"{verdict(runs)} {remarks(runs)[0]}"
+    assert len(remarks(runs)) > 1
+
+
+def test_figures(make: Make) -> None:
+    base, run = make("single", 4000), make("ddp", 6000)
+    assert speedup(run, base) == pytest.approx(1.5)
+    assert efficiency(run, base) == pytest.approx(0.75)
+    assert efficiency(run, make("single", 4000, threads=2)) is None
+    assert speedup(run, None) is None
+    assert speedup(make("ddp"), base) is None
+    assert largest_phase(run) is None
+    assert largest_phase(make("ddp", phases_ms={"wait": 3.0, "unheard of": 1.0, "load": None})) == ("wait", 0.75)
+    assert spread(run) == (5940.0, 6060.0)
+
+
+def test_seconds_to_a_target(make: Make) -> None:
+    epochs = [{"seconds": 2.0, "test_accuracy": 0.8}, {"seconds": 3.0, "test_accuracy": 0.95}]
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.9) == 5.0
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.8) == 2.0
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.99) is None
+    assert seconds_to(make("ddp", 1, epochs=epochs), None) is None
+    assert seconds_to(make("ddp", 1, epochs=[{"test_accuracy": 0.99}]), 0.9) is None
+
+
+def test_names_tell_runs_apart(make: Make) -> None:
+    assert names([make("single", 1), make("single", 1, threads=2), make("ddp", 1)]) == [
+        "single (1 thread)",
+        "single (2 threads)",
+        "ddp",
+    ]
+    assert names([make("ddp", 1, task="mnist"), make("ddp", 1)]) == ["ddp (mnist)", "ddp (glyphs)"]
+    assert names([make("ddp", 1, ranks=2), make("ddp", 1, ranks=4, precision="bf16")]) == [
+        "ddp (2 ranks)",
+        "ddp (4 ranks)",
+    ]
+    assert names([make("ddp", 1), make("ddp", 1)]) == ["ddp", "ddp #2"]
+
+
+def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
+    rows = table(runs, target=0.9)
+    text = {row["label"]: {column.heading: column.text(row) for column in columns(rows, target=0.9)} for row in rows}
+    assert text["ddp"] == {
+        "strategy": "ddp",
+        "ranks": "2",
+        "threads": "1",
+        "samples/s": "7,510 ± 1 %",
+        "speed-up": "1.56x",
+        "efficiency": "78 %",
+        "accuracy": "97.10 %",
+        "to target": text["ddp"]["to target"],
+        "memory": text["ddp"]["memory"],
+        "largest phase": "backward 49 %",
+        "note": "-",
+    }
+    assert text["ddp"]["to target"].endswith(" s")
+    assert text["ddp"]["memory"].endswith(" MiB")
+    assert text["single (1 thread)"]["efficiency"] == "-"
+    assert text["parameter_server"]["samples/s"] == "-"
+    assert text["parameter_server"]["note"].startswith("failed: rank 1 of 2 failed in step 17")
+    assert [row["status"] for row in rows][-2:] == ["failed", "refused"]
+
+
+def test_columns_nobody_needs_are_left_out(make: Make) -> None:
+    rows = table([make("single", 4000)])
+    assert [column.heading for column in columns(rows)][-2:] == ["memory", "largest phase"]

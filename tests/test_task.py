@@ -1,0 +1,105 @@
+"""Bad tasks are refused with the field's name, before anything starts."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import manyhands as mh
+from tests.conftest import make_task, quick_fit
+
+SGD = functools.partial(torch.optim.SGD, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, r"task\.batch_size must be a whole number of at least 1 \(found 0\)"),
+        ({"batch_size": 2.5}, r"task\.batch_size .* \(found 2\.5\)"),
+        ({"epochs": 0}, r"task\.epochs must be a whole number of at least 1"),
+        ({"seed": -1}, r"task\.seed must be a whole number of at least 0"),
+        ({"loss": 3}, r"task\.loss must be callable \(found int 3\)"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)}, r"task\.optimizer must make an optimizer.*functools\.partial"),
+        ({"schedule": 1}, r"task\.schedule must be callable or None"),
+        ({"model": 1}, r"task\.model must be a module or a function"),
+        ({"metrics": {"f1": 3}}, r"task\.metrics\['f1'\] must be callable"),
+    ],
+)
+def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -> None:
+    with pytest.raises(mh.BadInput, match=message):
+        make_task(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": (torch.zeros(0, 20), torch.zeros(0).long())}, r"task\.train holds no samples"),
+        ({"train": (torch.zeros(5, 20), torch.zeros(4).long())}, r"task\.train lengths differ: 5 and 4"),
+        ({"train": 3}, r"task\.train must be \(inputs, targets\)"),
+        ({"train": lambda: 1 / 0}, r"task\.train failed to make its data: ZeroDivisionError"),
+        ({"train": (torch.zeros(64, 20), torch.zeros(64, 10))}, r"targets are float32 \(64, 10\) but cross_entropy expects class numbers \(int64, one per sample\)"),
+        ({"train": (torch.zeros(64, 20), torch.zeros(64).int())}, r"targets are int32 \(64,\) but cross_entropy expects"),
+        ({"train": (torch.zeros(64, 20), torch.full((64,), 7))}, r"targets hold classes 7 to 7 but the model's output has 3"),
+        ({"loss": functools.partial(nn.functional.cross_entropy, reduction="none")}, r"task\.loss must return one number.*found shape \(2,\)"),
+        ({"loss": lambda output, target: 1.0}, r"task\.loss must return a tensor"),
+        ({"model": lambda: nn.ReLU()}, r"no parameters to train"),
+        ({"model": lambda: 3}, r"task\.model made a int, not a torch\.nn\.Module"),
+        ({"optimizer": lambda named: torch.optim.SGD([], lr=0.1)}, r"task\.optimizer failed on the model's named parameters"),
+        ({"optimizer": lambda named: 3}, r"task\.optimizer must make a torch\.optim\.Optimizer"),
+        ({"train": [torch.zeros(3)] * 5}, r"samples must be \(input, target\) pairs"),
+        ({"test": (torch.zeros(5, 20), torch.zeros(4).long())}, r"task\.test lengths differ"),
+    ],
+)
+def test_what_is_found_when_the_task_is_built(changes: dict, message: str) -> None:
+    with pytest.raises(mh.BadInput, match=message):
+        quick_fit(make_task(**changes), max_steps=1)
+
+
+def test_frozen_parameters_are_refused_only_when_nothing_is_left() -> None:
+    def frozen() -> nn.Module:
+        model = nn.Linear(20, 3)
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        return model
+
+    with pytest.raises(mh.BadInput, match="no parameters to train"):
+        quick_fit(make_task(model=frozen), max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"ranks": 0, "strategy": "ddp"}, r"ranks must be a whole number of at least 1 \(found 0\)"),
+        ({"ranks": 2, "strategy": "single"}, r"single has 1 rank \(found --ranks 2\)"),
+        ({"strategy": "dpp"}, r'no strategy named "dpp"; did you mean "ddp"\?'),
+        ({"strategy": "ddp:buckets=3"}, r'ddp has no option "buckets"; did you mean "bucket_mb"\?'),
+        ({"strategy": "ddp:bucket_mb=big"}, r"ddp:bucket_mb must be float \(found 'big'\)"),
+        ({"strategy": "ddp:bucket_mb=-1"}, r"ddp:bucket_mb must be above 0"),
+        ({"precision": "fp8"}, r'no precision named "fp8"; there are: fp32, bf16'),
+        ({"accumulate": 0}, r"accumulate must be a whole number of at least 1"),
+        ({"max_steps": 0}, r"max_steps must be a whole number of at least 1"),
+        ({"threads": 0}, r"threads must be a whole number of at least 1"),
+        ({"clip": -1.0}, r"clip must be above 0"),
+        ({"device": "tpu"}, r'(no device named "tpu"|device tpu is not supported)'),
+        ({"capture": "always"}, r'capture must be "auto" or "off"'),
+        ({"loader_workers": -1}, r"loader_workers must be 0 or more"),
+    ],
+)
+def test_options_of_fit_are_checked(keywords: dict, message: str) -> None:
+    strategy = keywords.pop("strategy", "single")
+    with pytest.raises(mh.BadInput, match=message):
+        quick_fit(make_task(), strategy, **keywords)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu() -> None:
+    with pytest.raises(mh.BadInput, match=r"device=cuda but no GPU is available"):
+        quick_fit(make_task(), device="cuda")
+
+
+def test_fit_wants_a_task() -> None:
+    with pytest.raises(mh.BadInput, match="fit needs a manyhands Task"):
+        mh.fit(nn.Linear(2, 2))  # type: ignore[arg-type]
