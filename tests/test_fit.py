@@ -119,7 +119,7 @@ def test_frozen_unused_and_sparse_parameters() -> None:
     x = torch.randint(50, (SAMPLES, 6))
     task = make_task(model=Odd, train=(x, x[:, 0] % 3), test=None)
     one, two = quick_fit(task, max_steps=20), quick_fit(task, "ddp", ranks=2, max_steps=20)
-    assert distance(one, two) <= 1e-6
+    assert distance(one, two) <= 1e-5
     fresh = Odd()
     assert one.weights is not None
     assert one.weights["unused.weight"].shape == fresh.unused.weight.shape

@@ -22,6 +22,8 @@ class Refused(BadInput):
 class RankFailed(ManyhandsError, RuntimeError):
     """A rank raised, died, stalled or met a loss that is not finite; the run ended because of it (exit code 1)."""
 
+    detected_seconds: float | None = None  # from the rank's last heartbeat to the caller's knowing
+
     def __init__(
         self,
         message: str,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from .checkpoint import FOLDER, Checkpoint, fingerprint, interval, latest, published, refuse_other_task
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
 from .job import PRECISIONS, Job, Settings, build, probe
 from .loop import Figures, Outcome, Plan, Training
 from .measure.run import Run, available_cores
 from .progress import Progress
+from .runfolder import held
+from .snapshot import Keeping
 from .strategies import make_strategy
 from .strategies.base import Strategy
 from .task import Task
@@ -68,18 +74,21 @@ def fit(
     chosen = make_strategy(strategy, ranks)
     settings = _settings(task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile)
     _positive("threads", threads)
-    devices = resolve_devices(device, chosen.processes)
+    devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
     job = build(task, settings)
-    plan = Plan(on_step is not None, on_epoch is not None, True)
+    plan = Plan(on_step is not None, on_epoch is not None, True, _keeping(checkpoint_every, resume, run_dir))
+    _check_failure_options(chosen, max_restarts, stall_seconds, on_death)
     run = _new_run(job, chosen, devices, began, command)
     run.source = source
-    with Progress(chosen, job, shown=progress) as display:
-        answer = partial(_answer, {"on_step": on_step, "on_epoch": on_epoch})
+    callbacks = {"on_step": on_step, "on_epoch": on_epoch}
+    writes = not started_by_torchrun() or torchrun_place()[0] == 0
+    with held(run_dir if writes else None), Progress(chosen, job, shown=progress) as display:
+        fitting = Fitting(job, chosen, devices, threads, run, plan, run_dir, display.hear, partial(_answer, callbacks))
         try:
             if started_by_torchrun():
-                outcome = _join(job, chosen, devices, threads, plan, run, display.hear, answer)
+                outcome = fitting.join(resume)
             else:
-                outcome = _launch(job, chosen, devices, threads, plan, run, display.hear, answer, time_limit)
+                outcome = fitting.launch(resume, max_restarts, stall_seconds, on_death, time_limit)
         except Refused as refusal:
             refusal.run = _ended(run, "refused", str(refusal))  # type: ignore[attr-defined]
             raise
@@ -89,11 +98,31 @@ def fit(
         except KeyboardInterrupt:
             _ended(run, "stopped", "interrupted (Ctrl-C)", run_dir)
             raise
-    if outcome is not None:
-        _fill(run, outcome, began)
-        if run_dir is not None:
-            run.save(run_dir)
+        if outcome is not None:
+            _fill(run, outcome, fitting.began)
+            _save(run, run_dir)
     return run
+
+
+def _keeping(checkpoint_every: int | str | None, resume: bool, run_dir: str | os.PathLike[str] | None) -> Keeping | None:
+    every = interval(checkpoint_every)
+    if run_dir is None:
+        for name, asked in (("checkpoint_every", every is not None), ("resume", resume)):
+            if asked:
+                raise BadInput(f"{name} needs a folder for checkpoints; give run_dir (--run-dir)")
+        return None
+    return Keeping(Path(run_dir).absolute() / FOLDER, every) if every else None
+
+
+def _check_failure_options(strategy: Strategy, max_restarts: int, stall_seconds: float | None, on_death: str) -> None:
+    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+        raise BadInput(f"max_restarts must be 0 or more (found {max_restarts!r})")
+    if stall_seconds is not None and not stall_seconds > 0:
+        raise BadInput(f"stall_seconds must be above 0 (found {stall_seconds!r})")
+    if on_death not in ("end", "continue"):
+        raise BadInput(f'on_death must be "end" or "continue" (found {on_death!r})')
+    if on_death == "continue" and not strategy.survives:
+        raise Refused(f"{strategy} cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can")
 
 
 def _settings(
@@ -153,6 +182,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], began: f
 def _fill(run: Run, outcome: Outcome, began: float) -> None:
     record = dict(outcome.record)
     run.startup_seconds = record.pop("first_step_time") - began
+    run.notes += record.pop("notes")
     for name, value in record.items():
         setattr(run, name, value)
     run.weights = outcome.weights
@@ -161,9 +191,24 @@ def _fill(run: Run, outcome: Outcome, began: float) -> None:
 
 def _ended(run: Run, status: str, reason: str, run_dir: str | os.PathLike[str] | None = None) -> Run:
     run.status, run.reason = status, reason
-    if run_dir is not None:
-        run.save(run_dir)
+    try:
+        if run_dir is not None:
+            run.save(run_dir)
+    except OSError as problem:  # what ended the run is the news
+        run.notes.append(f"{run_dir} could not be written ({problem.strerror})")
     return run
+
+
+def _save(run: Run, run_dir: str | os.PathLike[str] | None) -> None:
+    if run_dir is None:
+        return
+    try:
+        run.save(run_dir)
+    except OSError as problem:
+        text = f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); checkpoints there are whole: make room and use --resume"
+        failure = RankFailed(text, kind="disk")
+        failure.run = run  # type: ignore[attr-defined]  # the weights are not lost
+        raise failure from None
 
 
 def _answer(callbacks: dict[str, Callback | None], kind: str, figures: Any) -> bool:
@@ -171,36 +216,142 @@ def _answer(callbacks: dict[str, Callback | None], kind: str, figures: Any) -> b
     return bool(callback(figures)) if callback is not None else False
 
 
-# ---------------------------------------------------------------- ranks of our own
+class Fitting:
+    """One fit from its first attempt to its last, on the caller's side."""
 
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        devices: list[torch.device],
+        threads: int | None,
+        run: Run,
+        plan: Plan,
+        run_dir: str | os.PathLike[str] | None,
+        show: Callable[[str, Any], None],
+        answer: Callable[[str, Any], Any],
+    ):
+        self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
+        self.run, self.plan, self.show, self.answer = run, plan, show, answer
+        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
+        self.began = time.time()
 
-def _launch(
-    job: Job,
-    strategy: Strategy,
-    devices: list[torch.device],
-    threads: int | None,
-    plan: Plan,
-    run: Run,
-    hear: Callable[[str, Any], None],
-    answer: Callable[[str, Any], Any],
-    time_limit: float | None,
-) -> Outcome | None:
-    probe(job)
-    strategy.check(job)
-    job.prepared = strategy.prepare(job)
-    run.threads = threads or max(1, available_cores() // strategy.ranks)
-    results = launch(
-        partial(rank_body, job=job, strategy=strategy, devices=devices, plan=plan),
-        strategy.processes,
-        ranks=min(strategy.ranks, strategy.processes),
-        threads=run.threads,
-        shared=strategy.share(job),
-        preload=strategy.preload,
-        on_tell=lambda _, kind, content: hear(kind, content),
-        on_ask=answer,
-        time_limit=time_limit,
-    )
-    return results[0]
+    def hear(self, kind: str, content: Any) -> None:
+        """What rank 0 says goes to the record and to the screen."""
+        if kind == "fault":
+            self.run.faults.append(content)
+            kind, content = "note", content["message"]
+        if kind == "started" and self.run.restarts:
+            self.run.faults[-1]["resumed_seconds"] = content - self.began
+        self.show(kind, content)
+
+    def note(self, text: str) -> None:
+        self.run.notes.append(text)
+        self.show("note", text)
+
+    def last_checkpoint(self, say_if_none: bool = True) -> Checkpoint | None:
+        """The newest whole checkpoint of this task; damaged ones are passed over and said."""
+        if self.checkpoints is None:
+            return None
+        found, passed_over = latest(self.checkpoints)
+        for reason in passed_over:
+            self.note(reason)
+        if found is None:
+            if say_if_none:
+                self.note(f"no checkpoint to resume from in {self.checkpoints}: starting anew")
+            return None
+        refuse_other_task(found, fingerprint(self.job))
+        self.run.resumed_from = {"step": found.step, "epoch": found.epoch + 1, "strategy": found.strategy, "ranks": found.ranks}
+        self.run.faults = self.run.faults or found.history["faults"]
+        self.note(f"resuming after step {found.step} from {found.path}")
+        return found
+
+    def first_start(self, resume: bool) -> Checkpoint | None:
+        """Where to begin. A fit that starts anew puts the checkpoints of the run before it aside."""
+        if resume:
+            return self.last_checkpoint()
+        if self.plan.keeping and self.checkpoints and published(self.checkpoints):
+            aside = self.checkpoints.with_name(FOLDER + ".before")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(self.checkpoints, aside)
+            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside} (resume continues from them)")
+        return None
+
+    # ------------------------------------------------------------ ranks of our own
+
+    def launch(
+        self, resume: bool, max_restarts: int, stall_seconds: float | None, on_death: str, time_limit: float | None
+    ) -> Outcome | None:
+        """Start the ranks; after a failure start them again from the last checkpoint, as often as allowed."""
+        start = self.first_start(resume)
+        probe(self.job)
+        self.strategy.check(self.job)
+        self.job.prepared = self.strategy.prepare(self.job)
+        self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
+        until = time.monotonic() + time_limit if time_limit else None
+        while True:
+            try:
+                return self._attempt(start, until - time.monotonic() if until else None)
+            except RankFailed as failure:
+                self.began = time.time()
+                start = self._start_after(failure, max_restarts, start)
+
+    def _attempt(self, start: Checkpoint | None, time_limit: float | None) -> Outcome | None:
+        strategy = self.strategy
+        plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
+        results = launch(
+            partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
+            strategy.processes,
+            ranks=min(strategy.ranks, strategy.processes),
+            threads=self.run.threads or 1,
+            shared=strategy.share(self.job),
+            preload=strategy.preload,
+            on_tell=lambda _, kind, content: self.hear(kind, content),
+            on_ask=self.answer,
+            time_limit=time_limit,
+        )
+        return results[0]
+
+    def _start_after(self, failure: RankFailed, max_restarts: int, start: Checkpoint | None) -> Checkpoint | None:
+        """Note the failure and say where to start again; raises it where that is not allowed or leads nowhere."""
+        run, before = self.run, self.run.faults[-1] if self.run.restarts else None
+        fault = {
+            "kind": failure.kind,
+            "rank": failure.rank,
+            "step": failure.step,
+            "phase": failure.phase,
+            "message": str(failure),
+            "detected_seconds": failure.detected_seconds,
+            "resumed_step": None,
+            "resumed_seconds": None,
+        }
+        run.faults.append(fault)
+        if run.restarts >= max_restarts or failure.kind == "time limit":
+            raise failure
+        found = self.last_checkpoint(say_if_none=False)
+        step = found.step if found else 0
+        if before is not None and before["step"] == failure.step and before["resumed_step"] == step:
+            raise RankFailed(
+                f"given up after {run.restarts} restart{'s' * (run.restarts != 1)}: step {failure.step} failed again "
+                f"without a newer checkpoint than step {step}: {failure}",
+                rank=failure.rank,
+                step=failure.step,
+                phase=failure.phase,
+                kind=failure.kind,
+                traceback=failure.traceback,
+            ) from None
+        run.restarts += 1
+        fault["resumed_step"] = step
+        self.note(f"{failure}; restart {run.restarts} of {max_restarts} from step {step}")
+        return found
+
+    # ------------------------------------------------------------ ranks of torchrun
+
+    def join(self, resume: bool) -> Outcome | None:
+        """Be one of torchrun's ranks; after one of its restarts go on from the last checkpoint."""
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.run.restarts = restarts
+        return _join(self, resume or (restarts > 0 and self.plan.keeping is not None))
 
 
 def rank_body(
@@ -215,6 +366,7 @@ def rank_body(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     rank, store = from_place(place, device)
+    rank.devices = devices
     connect(rank, getattr(strategy, "transport", "auto"), store, COLLECTIVE_SECONDS)
     try:
         return Training(job, strategy, rank, plan).run()
@@ -230,16 +382,8 @@ def _disconnect(rank: Rank) -> None:
 # ---------------------------------------------------------------- ranks of torchrun
 
 
-def _join(
-    job: Job,
-    strategy: Strategy,
-    devices: list[torch.device],
-    threads: int | None,
-    plan: Plan,
-    run: Run,
-    hear: Callable[[str, Any], None],
-    answer: Callable[[str, Any], Any],
-) -> Outcome | None:
+def _join(fitting: Fitting, resume: bool) -> Outcome | None:
+    job, strategy, run, devices = fitting.job, fitting.strategy, fitting.run, fitting.devices
     index, world, hosts = torchrun_place()
     if strategy.processes != world:
         raise BadInput(
@@ -251,13 +395,15 @@ def _join(
     probe(job)
     strategy.check(job)
     local = int(os.environ.get("LOCAL_RANK", index))
-    run.threads = threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     device = devices[local if hosts > 1 else index]
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank = Rank(index, world, strategy.ranks, device, Board(world, ranks=strategy.ranks), run.threads, hear, answer, None, hosts)
+    board = Board(world, ranks=strategy.ranks)
+    rank = Rank(index, world, strategy.ranks, device, board, run.threads, fitting.hear, fitting.answer, None, hosts)
+    rank.devices = devices
     own_group = not dist.is_initialized()
     if own_group:
         connect(rank, getattr(strategy, "transport", "auto"), None, COLLECTIVE_SECONDS)
@@ -268,8 +414,23 @@ def _join(
         shared = strategy.share(job)
         if shared is not None:
             rank.shared = share_over_store(rank, shared)
-        return Training(job, strategy, rank, plan).run()
+        start = _agree_on_start(fitting, rank, resume)
+        return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
     finally:
         if own_group:
             _disconnect(rank)
         torch.set_num_threads(before)
+
+
+def _agree_on_start(fitting: Fitting, rank: Rank, resume: bool) -> Checkpoint | None:
+    """Rank 0 reads the checkpoint for all: only its host need have the folder. A refusal is everybody's."""
+    found: Checkpoint | BadInput | None = None
+    if rank.index == 0:
+        try:
+            found = fitting.first_start(resume)
+        except BadInput as refusal:
+            found = refusal
+    found = rank.agree(found)
+    if isinstance(found, BadInput):
+        raise found
+    return found

@@ -4,6 +4,7 @@
     for each epoch:
         barrier; start the clock
         for each step:  load -> transfer -> augment -> worker.step          (a server: worker.step(None))
+                        a checkpoint is due? pause together, take it, go on
         wait for the others; stop the clock
         evaluate on rank 0; tell the caller; agree whether to go on
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import resource
 import sys
 import time
@@ -20,16 +22,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
+from .checkpoint import Checkpoint
 from .data import nest
-from .data.batches import Batch, Batches
+from .data.batches import Batch, Batches, DatasetSource
 from .data.order import Order, Step
 from .errors import RankFailed
 from .evaluate import evaluate_model
 from .job import Job
 from .measure.run import available_cores, environment, weights_digest
 from .measure.summary import merge_losses, summarise, timeline
+from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Loss, Strategy, Worker
 from .world.launch import where, who
 from .world.rank import Rank
@@ -55,6 +60,9 @@ class Plan:
     on_step: bool = False
     on_epoch: bool = False
     progress: bool = True
+    keeping: Keeping | None = None  # where and how often checkpoints are written
+    resume: Checkpoint | None = None  # where to go on from
+    faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
 
 
 @dataclass
@@ -81,27 +89,46 @@ class Training:
         self.test: dict[str, Any] | None = None
         self.stopped: str | None = None
         self._told = 0.0
+        self.history = History()  # of the steps up to the last checkpoint
+        self.checkpoint_seconds = 0.0
+        self._first_epoch = self._first_number = 0
+        self._epoch_seconds = 0.0  # of the epoch a resumed fit begins in the middle of
+        self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
+        self._resumed_staleness: list[int] | None = None
+        self._due = False
+        self._random_data = isinstance(job.train, DatasetSource)
+        self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
         self._judge = copy.deepcopy(job.model) if rank.index == 0 and job.test is not None else None
 
     def run(self) -> Outcome | None:
         rank = self.rank
         rank.say("start-up")
         worker = self.strategy.setup(self.job, rank)
+        if self.plan.resume is not None:
+            self._restore(worker, self.plan.resume)
         shard = self.strategy.feed(rank)
         batches = None
         if shard is not None:
             workers = self.job.settings.loader_workers or 0
             batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
         started = time.time()
+        if rank.index == 0:
+            rank.tell("started", started)
         weights = None
-        remaining = self.job.total_steps
-        for epoch in range(self.job.settings.epochs):
-            steps = list(islice(self.order.steps(epoch), remaining))
+        remaining = self.job.total_steps - self.clock.steps
+        for epoch in range(self._first_epoch, self.job.settings.epochs):
+            steps = list(islice(self.order.steps(epoch, self._first_number), max(0, remaining)))
             if not steps or self.stopped:
                 break
             remaining -= len(steps)
-            self._run_epoch(worker, batches, epoch, steps)
+            last = self._run_epoch(worker, batches, epoch, steps)
             weights = self._end_epoch(worker, epoch)
+            ending = self.stopped is not None or remaining == 0 or epoch + 1 == self.job.settings.epochs
+            if self.snapshots is not None and last.update and (self._due or ending):
+                self._take_snapshot(worker, last)
+            self._first_number = 0
+        if weights is None:  # resumed at the very end
+            weights = self._nothing_left(worker)
         outcome = self._outcome(worker, weights, started)
         rank.done()
         worker.close()
@@ -109,30 +136,40 @@ class Training:
 
     # ------------------------------------------------------------ steps
 
-    def _run_epoch(self, worker: Worker, batches: Batches | None, epoch: int, steps: list[Step]) -> None:
+    def _run_epoch(self, worker: Worker, batches: Batches | None, epoch: int, steps: list[Step]) -> Step:
+        """The steps of an epoch; returns the last one made."""
         feed: Iterator[Batch] | None = batches.epoch(epoch, steps[0].number) if batches else None
         self.rank.barrier()
-        self._epoch_began = self.clock.seconds
-        self._epoch_first = self.clock.steps
+        self._epoch_began = self.clock.seconds - self._epoch_seconds
+        self._epoch_first = self.clock.steps - steps[0].number
+        self._epoch_seconds = 0.0
         self.clock.start()
         for step in steps:
             self._run_step(worker, feed, step)
+            self._due = self.snapshots is not None and self.snapshots.due(step, self.clock.steps)
             if self._asked_to_stop(worker, step):
                 break
+            if self._due and step is not steps[-1]:
+                self._pause_for_snapshot(worker, step)
+        self._pause()
+        self._read_losses()
+        return step
+
+    def _pause(self) -> None:
+        """Stop the clock once every process is here."""
         with self.clock.during("wait"):
             self.rank.barrier()
         self.clock.stop()
-        self._read_losses()
 
     def _run_step(self, worker: Worker, feed: Iterator[Batch] | None, step: Step) -> None:
         clock = self.clock
         clock.begin_step()
+        seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)
         batch = None
         if feed is not None:
             batch = next(feed)
             self._prepare(batch)
             self.samples += batch.count
-        seed_step(self.job.task.seed, self.rank, clock.steps)
         loss = worker.step(batch)
         clock.enter("other")
         if loss is not None:
@@ -199,15 +236,19 @@ class Training:
             stop = False
             if self.rank.index == 0:
                 stop = bool(self.rank.ask("on_step", self._step_figures(worker, step, everyone or [])))
-            if lockstep:
-                stop = bool(self.rank.agree(stop))
-            elif stop:
-                self.rank.board.stop_after = done
-            elif 0 <= self.rank.board.stop_after <= done:
-                stop = True
+            stop = bool(self.rank.agree(stop)) if lockstep else self._stop_together(stop, done)
         if stop:
             self.stopped = f"on_step ended the run after step {done}"
         return stop
+
+    def _stop_together(self, stop: bool, done: int) -> bool:
+        """Asynchronous ranks stop after the first step that none of them has passed."""
+        board = self.rank.board
+        with board.locked():
+            board.finish(self.rank.index, done)
+            if stop:
+                board.stop_after = board.first_common(self.rank.index, done)
+        return board.stop_after == done
 
     def _step_figures(self, worker: Worker, step: Step, everyone: list[list[tuple[int, float, int]]]) -> Figures:
         losses = [entry for entries in everyone for entry in entries]
@@ -268,6 +309,8 @@ class Training:
                 self.evaluation_seconds += time.monotonic() - began
                 entry["test_accuracy"] = self.test["accuracy"]
                 entry["test_loss"] = self.test["loss"]
+            if self.epochs and self.epochs[-1]["epoch"] == epoch + 1:  # an earlier attempt ended in this epoch
+                self.epochs.pop()
             self.epochs.append(entry)
             rank.tell("epoch", entry)
             if self.plan.on_epoch:
@@ -287,10 +330,97 @@ class Training:
         finally:
             torch.set_num_threads(self.rank.threads)
 
+    # ------------------------------------------------------------ checkpoints
+
+    def _pause_for_snapshot(self, worker: Worker, step: Step) -> None:
+        """All processes stop their clocks, take the snapshot and go on together."""
+        self._pause()
+        self._read_losses()
+        self._take_snapshot(worker, step)
+        self.rank.barrier()
+        self.clock.start()
+
+    def _take_snapshot(self, worker: Worker, step: Step) -> None:
+        assert self.snapshots is not None
+        began = time.monotonic()
+        rank, done = self.rank, self.clock.steps
+        rank.say("checkpoint")
+        everyone = rank.gather(self._measured(worker, self.snapshots.last))
+        epoch_over = step.number + 1 == self.order.steps_per_epoch
+        stored = None
+        if rank.index == 0:
+            assert everyone is not None
+            history = self.history
+            history.updates = self._updates([item.pop("updates") for item in everyone])
+            staleness = merge_staleness([self._resumed_staleness, *(item.pop("staleness") for item in everyone)])
+            history.add(everyone, done, rank.ranks)
+            history.epochs, history.test, history.faults = self.epochs, self.test, list(self.plan.faults)
+            history.epoch_seconds = 0.0 if epoch_over else self.clock.seconds - self._epoch_began
+            history.evaluation_seconds, history.checkpoint_seconds = self.evaluation_seconds, self.checkpoint_seconds
+            stored = {**history.stored(), "staleness": staleness["histogram"] if staleness else None}
+        position = (step.epoch + 1, 0) if epoch_over else (step.epoch, step.number + 1)
+        self.snapshots.take(worker, stored, done, *position)
+        self.checkpoint_seconds += time.monotonic() - began
+
+    def _measured(self, worker: Worker, since: int) -> dict[str, Any]:
+        """What this process measured: totals, and the steps after `since` one by one."""
+        ends = [0, *self.clock.step_ends]
+        return {
+            "rank": self.rank.index,
+            "trains": not self.rank.serves,
+            "phases": list(self.clock.phases),
+            "bytes": self.clock.bytes,
+            "overlapped": self.clock.overlapped,
+            "late": self.clock.late,
+            "samples": self.samples,
+            "updates": worker.updates,
+            "staleness": worker.figures().get("staleness"),
+            "losses": [entry for entry in self.losses if entry[0] >= since],
+            "durations": [end - begin for begin, end in zip(ends[since:], ends[since + 1 :], strict=False)],
+        }
+
+    def _updates(self, everyone: list[int]) -> int:
+        """Writes to the weights by all processes together, those before a resume included."""
+        if self.strategy.lockstep:
+            return max(everyone)
+        return self._updates_past + sum(everyone) - self._updates_before * len(everyone)
+
+    def _restore(self, worker: Worker, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint was taken: weights and optimizer, position in the data, figures so far."""
+        worker.load(checkpoint.weights, checkpoint.state)
+        past = self.history = History.restored(checkpoint.history)
+        self._updates_before, self._updates_past = worker.updates, past.updates
+        self._resumed_staleness = past.staleness
+        mine = share_of_past(past, self.rank)
+        ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
+        self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
+        self.samples = mine["samples"]
+        self._first_epoch, self._first_number = checkpoint.epoch, checkpoint.number
+        self._epoch_seconds = past.epoch_seconds
+        if self.rank.index == 0:
+            self.epochs, self.test = past.epochs, past.test
+            self.evaluation_seconds, self.checkpoint_seconds = past.evaluation_seconds, past.checkpoint_seconds
+            first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
+            for step in range(first, checkpoint.step):
+                if past.counts[step]:
+                    self.losses.append((step, past.losses[step], past.counts[step]))
+
+    def _nothing_left(self, worker: Worker) -> dict[str, Any] | None:
+        """A resumed fit that had already made all its steps still gives weights and test figures."""
+        weights = worker.weights()
+        if self.rank.index == 0 and self._judge is not None and self.test is None:
+            assert weights is not None
+            self.rank.say("evaluation")
+            self.test = self._evaluate(weights)
+        return weights
+
     # ------------------------------------------------------------ the end
 
     def _outcome(self, worker: Worker, weights: dict[str, Any] | None, started: float) -> Outcome | None:
         rank = self.rank
+        if self.snapshots is not None:
+            rank.say("checkpoint")
+            self.snapshots.finish()
         mine = {
             **self.clock.figures(),
             "rank": rank.index,
@@ -309,12 +439,15 @@ class Training:
         assert everyone is not None and weights is not None
         updates = [item["updates"] for item in everyone]
         record = summarise(everyone, rank.ranks)
+        resumed = self.plan.resume.step if self.plan.resume else 0
+        record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
-            updates=max(updates) if self.strategy.lockstep else sum(updates),
+            updates=self._updates(updates),
             epochs=self.epochs,
             test=self.test,
             evaluation_seconds=self.evaluation_seconds,
-            staleness=merge_staleness([item["extra"].get("staleness") for item in everyone]),
+            checkpoint_seconds=self.checkpoint_seconds if self.plan.keeping else None,
+            staleness=merge_staleness([self._resumed_staleness, *(item["extra"].get("staleness") for item in everyone)]),
             weights_sha256=weights_digest(weights),
             environment=environment(),
             first_step_time=started,
@@ -325,9 +458,15 @@ class Training:
         return Outcome(record, weights, timeline(everyone))
 
 
-def seed_step(seed: int, rank: Rank, step: int) -> None:
-    """Dropout and the like draw from (seed, rank, step), so a resumed run draws the same numbers."""
+def seed_step(seed: int, rank: Rank, step: int, data_draws: bool = False) -> None:
+    """Dropout and the like draw from (seed, rank, step), so a resumed run draws the same numbers.
+
+    A Dataset may draw from Python's or numpy's generators when it is read: those follow too.
+    """
     value = hash((seed, rank.index, step)) & 0x7FFF_FFFF_FFFF_FFFF
+    if data_draws:
+        random.seed(value)
+        np.random.seed(value % 2**32)
     torch.default_generator.manual_seed(value)
     if rank.device.type == "cuda":
         torch.cuda.default_generators[rank.device.index or 0].manual_seed(value)

@@ -1,4 +1,4 @@
-"""Every augmentation against a reference that does one sample at a time in plain Python, and the promises about keys."""
+"""Every augmentation against a reference that does one sample at a time, and the promises about keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from manyhands.data import keys as K
 from manyhands.errors import BadInput
 
 
-def images(n: int = 12, channels: int = 3, height: int = 10, width: int = 13, dtype: torch.dtype = torch.uint8) -> Tensor:
+def images(
+    n: int = 12, channels: int = 3, height: int = 10, width: int = 13, dtype: torch.dtype = torch.uint8
+) -> Tensor:
     made = torch.randint(0, 256, (n, channels, height, width), generator=torch.Generator().manual_seed(n))
     return made.to(torch.uint8) if dtype == torch.uint8 else (made / 255).to(dtype)
 
@@ -84,11 +86,15 @@ def test_keys_differ_for_every_seed_epoch_and_index() -> None:
     assert len(torch.cat(keys).unique()) == 10 * 10 * 500
 
 
-@pytest.mark.parametrize("keys", [torch.arange(40_000), A.sample_keys(0, 0, torch.arange(40_000))], ids=["raw", "mixed"])
+@pytest.mark.parametrize(
+    "keys", [torch.arange(40_000), A.sample_keys(0, 0, torch.arange(40_000))], ids=["raw", "mixed"]
+)
 def test_numbers_are_uniform_and_uncorrelated(keys: Tensor) -> None:
     other = [A.stream(keys, 0), A.stream(keys, 1), A.stream(A.stream(keys, 0), 1), A.stream(A.stream(keys, 1), 0)]
     numbers = torch.cat([A.uniform(part, 3) for part in (keys, keys + 1, *other)], 1).double().numpy()
-    numbers = np.delete(numbers, np.s_[3:6], 1) if keys[1] - keys[0] == 1 else numbers  # raw keys + 1: the same row, moved
+    numbers = (
+        np.delete(numbers, np.s_[3:6], 1) if keys[1] - keys[0] == 1 else numbers
+    )  # raw keys + 1: the same row, moved
     bins = np.stack([np.bincount((column * 64).astype(int), minlength=64) for column in numbers.T])
     chi_square = ((bins - 625.0) ** 2 / 625).sum(1)
     assert chi_square.max() < 120  # 63 degrees of freedom: 1 in 50,000 is above 120
@@ -131,7 +137,15 @@ def test_tensors_and_arrays_give_the_same_numbers(on_tensors: None, request: pyt
 def test_tensors_and_arrays_augment_alike(augmentation, request: pytest.FixtureRequest) -> None:
     expected = augmentation(images(), keys_of(12))
     request.getfixturevalue("on_tensors")
-    torch.testing.assert_close(augmentation(images(), keys_of(12)), expected, rtol=0, atol=2e-6)
+    assert_alike(augmentation, augmentation(images(), keys_of(12)), expected, 2e-6)
+
+
+def assert_alike(augmentation: object, found: Tensor, expected: Tensor, within: float) -> None:
+    """Equal but for rounding; where the nearest of two pixels is a toss-up, rounding may choose the other."""
+    if isinstance(augmentation, A.Affine) and augmentation.mode == "nearest":
+        assert ((found - expected).abs() > within).float().mean() < 0.01
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=within)
 
 
 # --- what holds for every augmentation -------------------------------------------------------------------------------
@@ -189,7 +203,8 @@ def test_settings_have_one_form() -> None:
     assert A.Affine(10) == A.Affine((-10, 10), (0, 0), (1, 1), (0, 0))
     assert A.Affine(10) != A.Affine(11)
     assert repr(A.Affine(10, 0.1)) == (
-        "Affine(degrees=(-10.0, 10.0), translate=(0.1, 0.1), scale=(1.0, 1.0), shear=(0.0, 0.0), fill=0.0, mode='bilinear')"
+        "Affine(degrees=(-10.0, 10.0), translate=(0.1, 0.1), scale=(1.0, 1.0), shear=(0.0, 0.0), "
+        "fill=0.0, mode='bilinear')"
     )
     assert repr(A.Compose(A.Flip(), A.Crop(4))) == "Compose(Flip(p=0.5), Crop(padding=4, fill=0.0, reflect=False))"
     assert A.Normalise(0.5, 0.2) == A.Normalise((0.5,), [0.2])
@@ -381,7 +396,7 @@ def test_mixup_weights_follow_beta(alpha: float) -> None:
 
 
 def test_mixup_has_the_mean_loss_of_blended_targets() -> None:
-    """Over all ordered pairs: w loss(a) + (1 - w) loss(b) with w ~ Beta(alpha, alpha) against loss(a), Beta(alpha + 1, alpha)."""
+    """Over all pairs: w loss(a) + (1 - w) loss(b), w ~ Beta(alpha, alpha); and loss(a), w ~ Beta(alpha + 1, alpha)."""
     alpha, rng = 0.5, np.random.default_rng(0)
     points, classes = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
     model = rng.normal(size=(4, 3))
@@ -433,7 +448,10 @@ def test_label_smoothing() -> None:
         (lambda: A.ColourJitter(0.1)(images(channels=2), keys_of(12)), "1 channel or 3 .*; found 2"),
         (lambda: A.Normalise((0.1, 0.2), 0.5), "one mean and one std above 0 a channel"),
         (lambda: A.Normalise(0.1, 0.0), "one mean and one std above 0 a channel"),
-        (lambda: A.Normalise((0.1, 0.2), (1, 1))(images()), r"needs images \(n, 2, height, width\); found uint8 \(12, 3"),
+        (
+            lambda: A.Normalise((0.1, 0.2), (1, 1))(images()),
+            r"needs images \(n, 2, height, width\); found uint8 \(12, 3",
+        ),
         (lambda: A.Mixup(images()), "Mixup inputs must be a function returning all images"),
         (lambda: A.Mixup(everyone, 0), r"Mixup alpha must be above 0 \(found 0\)"),
         (lambda: A.Mixup(everyone)(images() / 255, keys_of(12)), "Mixup inputs are uint8 .* but the images float32"),
@@ -471,10 +489,7 @@ class TestCuda:
     def test_pictures_are_the_same(self, augmentation) -> None:
         found = augmentation(images().cuda(), keys_of(12).cuda()).cpu()
         expected = augmentation(images(), keys_of(12))
-        if isinstance(augmentation, A.Affine) and augmentation.mode == "nearest":
-            assert ((found - expected).abs() > 1e-6).float().mean() < 0.01  # ties between pixels
-        else:
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+        assert_alike(augmentation, found, expected, 1e-4)
 
     @each_kind
     def test_can_be_captured(self, augmentation) -> None:

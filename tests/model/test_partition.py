@@ -6,7 +6,7 @@ import copy
 import pickle
 import sys
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def separate(pieces: Cut, model: nn.Module) -> list[Stage]:
 @pytest.mark.parametrize("name", ZOO)
 def test_the_stages_together_are_the_model(name: str, stages: int) -> None:
     model, example = make(name)
-    if name == "gated":
-        stages = min(stages, 3)
+    if name in ("gated", "packed_lstm"):
+        stages = min(stages, 3)  # of gate and lstm the inside stays together
     pieces = cut(model, stages, example, "parameters")
     parts = separate(pieces, model)
     whole = copy.deepcopy(model)
@@ -185,7 +185,10 @@ def test_bad_balances(stages: int, balance: Any, message: str) -> None:
 
 def test_by_hand_with_counts_and_names() -> None:
     model, example = make("nested_sequential")
-    names = lambda pieces: [pieces.program.steps[bound].name for bound in pieces.bounds[1:-1]]
+
+    def names(pieces: Cut) -> list[str]:
+        return [pieces.program.steps[bound].name for bound in pieces.bounds[1:-1]]
+
     assert names(cut(model, 2, example, [2, 1])) == ["2.0"]  # the Sequential's own children
     assert names(cut(model, 3, example, [2, 2, 4])) == ["0.2", "1"]  # its layers, opened
     assert names(cut(model, 2, example, ["2"])) == ["2.0"]
@@ -195,7 +198,7 @@ def test_by_hand_with_counts_and_names() -> None:
 
 def test_by_hand_not_between_a_value_and_a_write_into_it() -> None:
     model, example = make("nested_sequential")
-    with pytest.raises(BadInput, match='cannot be cut before "0.1": it writes into what comes before'):
+    with pytest.raises(BadInput, match=r'cannot be cut before "0.1": it writes into what comes before'):
         cut(model, 2, example, ["0.1"])
 
 
@@ -256,7 +259,7 @@ class TrainOnly(nn.Module):
 def test_a_forward_that_differs_in_eval_mode_says_so() -> None:
     stage = cut(TrainOnly(), 2, torch.randn(4, 6)).stage(0, TrainOnly())
     stage(torch.randn(4, 6))
-    with pytest.raises(RuntimeError, match="stage 0 was cut in another mode.*eval mode"):
+    with pytest.raises(RuntimeError, match=r"stage 0 was cut in another mode.*eval mode"):
         stage.eval()(torch.randn(4, 6))
 
 
@@ -299,10 +302,8 @@ def test_balance_by_parameters_puts_equal_bytes_on_each_side() -> None:
 
 
 def test_balance_by_time_follows_the_measured_cost() -> None:
-    model = nn.Sequential(
-        *(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 512), nn.Linear(512, 512), nn.Linear(512, 512)
-    )
-    pieces = cut(model, 2, torch.randn(64, 8), "time")
+    small, heavy = [nn.Linear(8, 8) for _ in range(6)], [nn.Linear(768, 768) for _ in range(2)]
+    pieces = cut(nn.Sequential(*small, nn.Linear(8, 768), *heavy), 2, torch.randn(128, 8), "time")
     assert pieces.bounds[1] == 8
 
 
@@ -319,7 +320,7 @@ def test_the_cheapest_cut_is_the_one_brute_force_finds(costs: list[int], crossin
 
     def worth(chosen: Sequence[Seam]) -> tuple[int, int]:
         edges = [0, *(seam.position for seam in chosen), len(costs)]
-        largest = max(sum(costs[a:b]) for a, b in zip(edges, edges[1:], strict=False))
+        largest = max(sum(costs[a:b]) for a, b in pairwise(edges))
         return largest, sum(seam.bytes for seam in chosen)
 
     found = _cheapest(costs, seams, stages, 0.0)
@@ -332,7 +333,7 @@ def test_describe_is_a_table_of_stages() -> None:
     lines = cut(model, 2, example, [3, 2]).describe().splitlines()
     assert lines[0].split() == ["stage", "layers", "time", "parameters", "sends"]
     assert lines[1].startswith("0      0 .. 2 (3)")
-    assert lines[1].endswith("512 B   160 B")  # (6 * 8 + 8 + 8 * 8 + 8) floats; 5 samples of 8 floats
+    assert lines[1].endswith("512 B       160 B")  # (6 * 8 + 8 + 8 * 8 + 8) floats; 5 samples of 8 floats
     assert lines[2].endswith("(output)")
     assert len(lines) == 3
 

@@ -130,7 +130,7 @@ class Lstm(nn.Module):
 
 
 class PackedLstm(nn.Module):
-    """Padded text with lengths; packed, so what crosses a cut may be a PackedSequence."""
+    """Padded text with lengths; between packing and padding there is a PackedSequence, which does not travel."""
 
     def __init__(self) -> None:
         super().__init__()

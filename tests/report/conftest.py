@@ -103,7 +103,7 @@ def _timeline(run: Run) -> list[dict[str, Any]]:
     return entries
 
 
-def comparison() -> list[Run]:
+def full_comparison() -> list[Run]:
     """Eight rows: both single ones, five that trained, one that was refused, one that failed."""
     compute = {"load": 0.6, "augment": 0.9, "forward": 8, "backward": 14, "update": 1.4, "other": 0.3}
     runs = [
@@ -148,7 +148,12 @@ def comparison() -> list[Run]:
 
 @pytest.fixture
 def runs() -> list[Run]:
-    return comparison()
+    return full_comparison()
+
+
+@pytest.fixture(scope="session")
+def comparison() -> Callable[[], list[Run]]:
+    return full_comparison
 
 
 class Browser:
@@ -180,6 +185,7 @@ class Browser:
         self._in, self._out, self._rest, self._number = mine_in, mine_out, b"", 0
         self.events: list[dict[str, Any]] = []
         self.session: str | None = None
+        self.shown: tuple[Path, int, bool] | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -215,16 +221,25 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def open(self, page: Path, width: int = 1200, dark: bool = False, height: int = 900) -> None:
+    def open(self, page: Path, width: int = 1200, dark: bool = False) -> None:
         """Load a page anew and wait until its charts are drawn."""
+        self.shown = None
+        self.call("Page.navigate", url="about:blank")
         self.events.clear()
-        phone = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.resize(width)
+        self.theme(dark)
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.wait("document.readyState === 'complete' && document.documentElement.dataset.ready === 'yes'")
+        self.shown = (page, width, dark)
+
+    def resize(self, width: int) -> None:
+        phone = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
+        self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
+
+    def theme(self, dark: bool) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def wait(self, condition: str, seconds: float = 40) -> None:
         deadline = time.monotonic() + seconds

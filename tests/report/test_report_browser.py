@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from manyhands.measure.run import Run
 from manyhands.report import report
 
 pytestmark = pytest.mark.browser
-DRAWN = "[...document.querySelectorAll('.plot')].map(p => [p.id, !!p.querySelector('.main-svg'), p.clientHeight])"
+DRAWN = (
+    "[...document.querySelectorAll('.plot')]"
+    ".map(plot => [plot.id, !!plot.querySelector('.main-svg'), plot.clientHeight, plot.scrollWidth])"
+)
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 PAPER = "getComputedStyle(document.querySelector('#chart-phases .main-svg')).backgroundColor"
+WHITE = "rgb(255, 255, 255)"
 LABELS = "[...document.querySelectorAll('#summary-table tbody th')].map(cell => cell.firstChild.data)"
 
 
@@ -23,34 +28,35 @@ def heading(name: str) -> str:
     return f"[...document.querySelectorAll('#summary-table thead button')].find(b => b.textContent === '{name}')"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, comparison: Callable[[], list[Run]]) -> Path:
+    return report(comparison(), tmp_path_factory.mktemp("page") / "report.html")
+
+
 @pytest.fixture
-def made(runs: list[Run], tmp_path: Path) -> Path:
-    return report(runs, tmp_path / "report.html")
+def desktop(browser: Any, made: Path) -> Any:
+    """The browser with the page open; loaded anew only where a test before left it otherwise."""
+    if browser.shown != (made, 1200, False):
+        browser.open(made)
+    return browser
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (360, False), (768, False)])
-def test_every_chart_is_drawn_and_nothing_complains(browser: Any, made: Path, width: int, dark: bool) -> None:
-    browser.open(made, width, dark)
+def check_charts(browser: Any, width: int) -> None:
     drawn = browser.ask(DRAWN)
     assert len(drawn) == 15
-    assert all(there and 80 < height < 900 for _, there, height in drawn), drawn
+    assert all(there and 80 < height < 900 and across <= width for _, there, height, across in drawn), drawn
+    assert browser.ask("document.querySelector('main').innerHTML.includes('var(--series')") is False
     assert browser.problems() == []
     assert browser.ask(FITS), "the page scrolls sideways"
-    light = "rgb(255, 255, 255)"
-    assert (browser.ask(BACKGROUND) != light) == dark
     assert browser.ask(PAPER) == browser.ask(BACKGROUND)
-    assert browser.ask("document.documentElement.outerHTML.includes('fill: var(')") is False
 
 
-def test_opened_figures_do_not_widen_a_phone(browser: Any, made: Path) -> None:
-    browser.open(made, 360)
-    browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    assert browser.ask(FITS)
-    assert browser.ask("[...document.querySelectorAll('.why')].every(cell => cell.offsetHeight > 0)")
+def test_every_chart_is_drawn_and_nothing_complains(desktop: Any) -> None:
+    check_charts(desktop, 1200)
+    assert desktop.ask(BACKGROUND) == WHITE
 
 
-def test_the_table_sorts_by_click_and_by_keyboard(browser: Any, made: Path) -> None:
-    browser.open(made)
+def test_the_table_sorts_by_click_and_by_keyboard(browser: Any, desktop: Any) -> None:
     given = browser.ask(LABELS)
     assert given[0] == "single (1 thread)"
     sort = f"{heading('samples/s')}.parentElement.getAttribute('aria-sort')"
@@ -68,23 +74,21 @@ def test_the_table_sorts_by_click_and_by_keyboard(browser: Any, made: Path) -> N
     assert browser.ask(LABELS) == sorted(given)
 
 
-def test_tab_reaches_the_contents_the_table_and_the_buttons_of_charts(browser: Any, made: Path) -> None:
-    browser.open(made)
+def test_tab_reaches_the_contents_the_table_and_the_buttons_of_charts(browser: Any, desktop: Any) -> None:
+    browser.ask("document.querySelector('.skip').focus()")
     seen = set()
     for _ in range(60):
         browser.press("Tab", 9)
         seen.add(browser.ask("(e => e.className || e.tagName)(document.activeElement)"))
-    assert {"skip", "A", "BUTTON", "modebar-btn", "SUMMARY"} <= {name.split()[0] for name in seen if name}
+    assert {"A", "BUTTON", "modebar-btn", "SUMMARY"} <= {name.split()[0] for name in seen if name}
 
 
-def test_a_chart_can_be_saved_as_a_picture(browser: Any, made: Path, tmp_path: Path) -> None:
-    browser.open(made)
+def test_a_chart_can_be_saved_as_a_picture(browser: Any, desktop: Any, tmp_path: Path) -> None:
     button = "document.querySelector('#chart-phases .modebar-btn[data-attr], #chart-phases .modebar-btn')"
     assert "png" in browser.ask(f"{button}.getAttribute('aria-label')").lower()
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.ask(f"{button}.click()")
     picture = tmp_path / "manyhands-phases.png"
-    browser.wait("true")
     for _ in range(200):
         if picture.exists() and picture.stat().st_size:
             break
@@ -93,34 +97,44 @@ def test_a_chart_can_be_saved_as_a_picture(browser: Any, made: Path, tmp_path: P
     assert browser.problems() == []
 
 
-def test_a_change_of_theme_redraws_the_charts(browser: Any, made: Path) -> None:
-    browser.open(made)
-    before = browser.ask(PAPER)
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    browser.wait(f"{PAPER} !== '{before}'")
-    assert browser.ask(PAPER) == browser.ask(BACKGROUND)
-
-
-def test_paper_gets_light_charts_of_its_width(browser: Any, made: Path) -> None:
-    browser.open(made, dark=True)
+def test_paper_gets_light_charts_of_its_width(browser: Any, desktop: Any) -> None:
+    browser.shown = None
+    browser.theme(dark=True)
+    browser.wait(f"{PAPER} !== '{WHITE}'")
     browser.ask("window.dispatchEvent(new Event('beforeprint'))")
     browser.wait("document.querySelector('#chart-phases .main-svg').clientWidth === 680")
-    assert browser.ask(PAPER) == "rgb(255, 255, 255)"
+    assert browser.ask(PAPER) == WHITE
     browser.ask("window.dispatchEvent(new Event('afterprint'))")
     browser.wait("document.querySelector('#chart-phases .main-svg').clientWidth > 900")
-    assert browser.ask(PAPER) != "rgb(255, 255, 255)"
+    assert browser.ask(PAPER) != WHITE
     printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
     assert printed[:5] == b"%PDF-"
 
 
+def test_a_phone_in_the_dark(browser: Any, made: Path) -> None:
+    browser.open(made, 360, dark=True)
+    check_charts(browser, 360)
+    assert browser.ask(BACKGROUND) != WHITE
+    browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.ask(FITS), "opened figures widen the page"
+    assert browser.ask("[...document.querySelectorAll('.why')].every(cell => cell.offsetHeight > 0)")
+    browser.shown = None
+    browser.resize(768)  # turned on its side
+    browser.wait("[...document.querySelectorAll('.main-svg')].every(chart => chart.clientWidth > 700)")
+    check_charts(browser, 768)
+    browser.theme(dark=False)
+    browser.wait(f"{PAPER} === '{WHITE}'")
+
+
 def test_hostile_strings_stay_text(browser: Any, runs: list[Run], tmp_path: Path) -> None:
-    evil = '</script><script>window.hurt = 1</script><img src=x onerror="window.hurt = 1"><a href="javascript:hurt=1">x</a>'
+    evil = '</script><script>window.hurt = 1</script><img src=x onerror="window.hurt = 1"><a href="javascript:0">x</a>'
     for run in runs:
         run.task = run.command = evil
     runs[2].strategy = runs[3].strategy = evil
     runs[2].test = {"accuracy": 0.5, "per_class": {evil: 0.5}}
     browser.open(report(runs, tmp_path / "report.html", title=evil))
     assert browser.ask("window.hurt === undefined")
+    assert browser.ask("document.querySelectorAll('script').length") == 3
     assert browser.ask("document.querySelectorAll('main img, header img, .plot a[href]').length") == 0
     assert browser.problems() == []
 

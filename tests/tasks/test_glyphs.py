@@ -15,8 +15,8 @@ DIGEST = "9e883346bc895d72145ef0c49e9f331f5d694617c46ae65385dc40da59150d49"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "manyhands"
 
 
 def test_shapes_types_and_classes():

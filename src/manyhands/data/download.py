@@ -88,11 +88,12 @@ def _transfer(url: str, remote: Remote, part: Path, timeout: float, show: Callab
                 return
             problem = f"the connection ended {missing:,} bytes early"
         except urllib.error.HTTPError as error:
-            if error.code != 416 or not before:  # 416: we have as much as there is, or more
+            if error.code != 416 or not before:
                 raise
-            if before in dict(remote.forms):
+            error.close()
+            if before in dict(remote.forms):  # nothing is missing; is it right?
                 return
-            part.unlink()
+            part.unlink()  # more than there is: of another file
             problem = error
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             problem = error
@@ -135,6 +136,7 @@ def _sha256(path: Path) -> str:
 
 def _reason(error: object) -> str:
     if isinstance(error, urllib.error.HTTPError):
+        error.close()
         return f"HTTP {error.code} {error.reason}"
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)

@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -54,7 +55,8 @@ CIFAR10 = Remote(
 )
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CIFAR10_ROWS, CIFAR10_ROW = 10_000, 1 + 3 * 32 * 32  # a record: one label, then red, green and blue, row by row
+CIFAR10_SIDE = 100  # an atlas has 100 rows of 100 images, a binary file as many records
+CIFAR10_RECORD = 1 + 3 * 32 * 32  # one label, then red, green and blue, row by row
 
 GITHUB = "https://raw.githubusercontent.com"
 TEXTS = {
@@ -226,13 +228,13 @@ def read_cifar10(folder: str | Path) -> tuple[Split, Split]:
 def _cifar10_batch(path: Path) -> Split:
     if not path.exists():
         raise BadInput(f"{path}: missing; CIFAR-10 is the six files {', '.join(f'{n}.bin' for n in CIFAR10_BATCHES)}")
-    expected = CIFAR10_ROWS * CIFAR10_ROW
-    if path.stat().st_size != expected:
-        raise BadInput(f"{path}: expected {expected:,} bytes ({CIFAR10_ROWS:,} images), found {path.stat().st_size:,}")
-    rows = np.fromfile(path, np.uint8).reshape(CIFAR10_ROWS, CIFAR10_ROW)
-    _check_labels(rows[:, 0], path)
-    images = torch.from_numpy(rows[:, 1:].copy()).view(CIFAR10_ROWS, 3, 32, 32)
-    return images, torch.from_numpy(rows[:, 0].astype(np.int64))
+    count, found = CIFAR10_SIDE**2, path.stat().st_size
+    if found != count * CIFAR10_RECORD:
+        raise BadInput(f"{path}: expected {count * CIFAR10_RECORD:,} bytes ({count:,} images), found {found:,}")
+    records = np.fromfile(path, np.uint8).reshape(count, CIFAR10_RECORD)
+    _check_labels(records[:, 0], path)
+    images = torch.from_numpy(records[:, 1:].copy()).view(count, 3, 32, 32)
+    return images, torch.from_numpy(records[:, 0].astype(np.int64))
 
 
 def _check_labels(labels: np.ndarray, path: Path) -> None:
@@ -284,19 +286,36 @@ def unpack_cifar10_atlases(atlases: Path, into: Path) -> Path:
         from PIL import Image
     except ImportError:
         raise DataNotFound(f"{atlases} holds CIFAR-10 as WebP; reading that needs pillow: pip install pillow") from None
-    with np.load(atlases / "labels.npz", allow_pickle=False) as stored:
-        labels = np.concatenate([stored["train_y"], stored["test_y"]])
-    if labels.shape != (6 * CIFAR10_ROWS,):
-        raise BadInput(f"{atlases / 'labels.npz'}: expected {6 * CIFAR10_ROWS:,} labels, found {labels.shape}")
+    labels = _atlas_labels(atlases / "labels.npz")
     with _folder(target) as folder:
-        for name, part in zip(CIFAR10_BATCHES, labels.reshape(6, -1).astype(np.uint8), strict=True):
-            with Image.open(atlases / f"{name}.webp", formats=["WEBP"]) as picture:
-                if picture.size != (3200, 3200):
-                    raise BadInput(f"{atlases / name}.webp: expected 3200 x 3200 pixels, found {picture.size}")
-                sheet = np.asarray(picture.convert("RGB")).reshape(100, 32, 100, 32, 3)
-            planes = sheet.transpose(0, 2, 4, 1, 3).reshape(CIFAR10_ROWS, -1)  # row, column, colour, y, x
-            np.concatenate([part[:, None], planes], 1).tofile(folder / f"{name}.bin")
+        for name, part in zip(CIFAR10_BATCHES, labels, strict=True):
+            path = atlases / f"{name}.webp"
+            try:
+                with Image.open(path, formats=["WEBP"]) as picture:
+                    sheet = np.asarray(picture.convert("RGB"))
+            except (OSError, SyntaxError) as error:
+                raise BadInput(f"{path}: expected a WebP image, found none that can be read ({error})") from None
+            if sheet.shape != (32 * CIFAR10_SIDE, 32 * CIFAR10_SIDE, 3):
+                raise BadInput(
+                    f"{path}: expected {32 * CIFAR10_SIDE} x {32 * CIFAR10_SIDE} pixels, found {sheet.shape}"
+                )
+            cells = sheet.reshape(CIFAR10_SIDE, 32, CIFAR10_SIDE, 32, 3).transpose(
+                0, 2, 4, 1, 3
+            )  # row, column, colour, y, x
+            np.concatenate([part[:, None], cells.reshape(len(part), -1)], 1).tofile(folder / f"{name}.bin")
     return target
+
+
+def _atlas_labels(path: Path) -> np.ndarray:
+    """(6, images of an atlas), in the order of CIFAR10_BATCHES."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            labels = np.concatenate([stored["train_y"], stored["test_y"]])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path}: expected arrays train_y and test_y ({error})") from None
+    if labels.shape != (6 * CIFAR10_SIDE**2,):
+        raise BadInput(f"{path}: expected {6 * CIFAR10_SIDE**2:,} labels, found {labels.shape}")
+    return labels.astype(np.uint8).reshape(6, -1)
 
 
 @contextlib.contextmanager

@@ -97,6 +97,13 @@ class Clock:
         if self._into is self.phases:
             self.overlapped += nanoseconds
 
+    def resume(self, phases: list[int], step_ends: list[int], counted: int, overlapped: int, late: int) -> None:
+        """Go on from what an earlier part of the run had measured."""
+        self.phases[:] = phases
+        self.step_ends, self.steps = list(step_ends), len(step_ends)
+        self._elapsed = step_ends[-1] if step_ends else 0
+        self.bytes, self.overlapped, self.late = counted, overlapped, late
+
     def start(self) -> None:
         self._into = self.phases
         self._phase = OTHER

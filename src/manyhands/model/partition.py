@@ -163,7 +163,7 @@ def _by_hand(
     else:
         starts = [str(item) for item in balance]
         if len(starts) != stages - 1:
-            raise BadInput(f"balance {starts} must name the first layer of each stage after the first ({stages - 1})")
+            raise BadInput(f"balance {starts} must name where each stage after the first begins ({stages - 1} names)")
     chosen = [_position(start, program, seams) for start in starts]
     if chosen != sorted(set(chosen)):
         raise BadInput(f"balance {starts} must name layers in the order the model runs them, each once")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 
@@ -81,7 +82,8 @@ def form(value: Any) -> Any:
             return type(leaf)
         return leaf if leaf is None or isinstance(leaf, str) else Stuck(type(leaf).__name__)
 
-    return pytree.tree_map(of, value)
+    # a packed sequence keeps one of its tensors on the CPU whatever the device, so it does not travel
+    return pytree.tree_map(of, value, is_leaf=lambda item: isinstance(item, PackedSequence))
 
 
 @dataclass(frozen=True)

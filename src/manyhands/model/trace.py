@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import MethodType
 from typing import Any
 from unittest import mock
 
@@ -243,8 +244,9 @@ class _Tracer(fx.Tracer):
 
     def _evaluate(self, node: fx.Node) -> None:
         """Run the node on the example's values and note what it writes into."""
+        called = self._found(node)
         if node.op == "get_attr":
-            self.values[node] = self._called(node)
+            self.values[node] = called
             return
         args, kwargs = (
             replace(part, lambda item: self.values.get(item, item) if isinstance(item, fx.Node) else item)
@@ -252,17 +254,13 @@ class _Tracer(fx.Tracer):
         )
         seen = {id(leaf): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         versions = {key: tensor._version for key, tensor in seen.items()}
-        own = dict(self._called(node).named_buffers()) if node.op == "call_module" else {}
+        own = dict(called.named_buffers()) if isinstance(called, nn.Module) else {}
         before = {name: tensor.clone() for name, tensor in own.items()}  # BatchNorm writes without a new version
-        self.evaluating = True
-        try:
-            with torch.no_grad():
-                if node.op == "call_method":
-                    result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                else:
-                    result = self._called(node)(*args, **kwargs)
-        finally:
-            self.evaluating = False
+        with self._standing_aside(), torch.no_grad():
+            if node.op == "call_method":
+                result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                result = called(*args, **kwargs)
         self._remember(node, result)
         changed = [name for name, tensor in own.items() if not torch.equal(tensor, before[name])]
         self.written |= {f"{node.target}.{name}" for name in changed}
@@ -274,8 +272,12 @@ class _Tracer(fx.Tracer):
         if (name in READS_CONTENTS and node.op != "call_module") or (reads and not isinstance(result, Tensor)):
             self.contents.add(node)
 
-    def _called(self, node: fx.Node) -> Any:
-        return operator.attrgetter(node.target)(self.root) if isinstance(node.target, str) else node.target
+    def _found(self, node: fx.Node) -> Any:
+        """The function, module or tensor that a node names."""
+        if node.op == "call_method" or not isinstance(node.target, str):
+            return node.target
+        with self._standing_aside():
+            return operator.attrgetter(node.target)(self.root)
 
     def _written(self, tensor: Tensor, by: fx.Node) -> None:
         maker = self.made.get(tensor.untyped_storage().data_ptr())
@@ -296,6 +298,14 @@ class _Tracer(fx.Tracer):
         return self.evaluating or threading.get_ident() != self.thread
 
     @contextmanager
+    def _standing_aside(self) -> Iterator[None]:
+        self.evaluating = True
+        try:
+            yield
+        finally:
+            self.evaluating = False
+
+    @contextmanager
     def _recording(self) -> Iterator[None]:
         """Patch, while tracing, what fx would call at once or look into."""
         apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
@@ -311,7 +321,7 @@ class _Tracer(fx.Tracer):
         def apply_recorded(kind: Any, *args: Any, **kwargs: Any) -> Any:
             if self._aside():
                 return apply(kind, *args, **kwargs)
-            return self.create_proxy("call_function", kind.apply, args, kwargs)
+            return self.create_proxy("call_function", MethodType(apply, kind), args, kwargs)
 
         with ExitStack() as stack:
             for place, name in self.recorded:

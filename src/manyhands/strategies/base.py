@@ -80,6 +80,11 @@ class Strategy(ABC):
         """All ranks make the same steps together, so they can agree to stop after one."""
         return self.promises_exact
 
+    @property
+    def survives(self) -> bool:
+        """The others can go on when a rank dies (`on_death="continue"`)."""
+        return False
+
     def check(self, job: Job) -> None:
         """Every refusal, before any process starts."""
         return

@@ -41,30 +41,36 @@ def builtin() -> dict[str, str]:
     return found
 
 
-def load_task(spec: str | os.PathLike[str]) -> Task:
+def load_task(spec: str | os.PathLike[str], batch_size: int | None = None) -> Task:
     """The task a spec names.
 
     `glyphs`, `cifar10:norm=none,width=0.5`, `mnist:slow` are built in; `my_task.py` is a file that defines `task`
     (a Task, or a function without arguments that returns one); `my_task.py:other` takes another variable of it.
+    With `batch_size` the task has that one; a built-in task with an option `batch` sets its learning rate by it.
     """
     text = os.fspath(spec)
     file, colon, variable = text.partition(".py:")
     if colon:
-        return _from_file(Path(file + ".py"), variable)
-    if text.endswith(".py") or os.sep in text:
-        return _from_file(Path(text), "task")
-    name, _, options = text.partition(":")
-    return _from_name(name, options).replace(name=text)
+        task = _from_file(Path(file + ".py"), variable)
+    elif text.endswith(".py") or os.sep in text:
+        task = _from_file(Path(text), "task")
+    else:
+        name, _, options = text.partition(":")
+        task = _from_name(name, options, batch_size).replace(name=text)
+    return task if batch_size is None else task.replace(batch_size=batch_size)
 
 
-def _from_name(name: str, options: str) -> Task:
+def _from_name(name: str, options: str, batch_size: int | None) -> Task:
     known = builtin()
     if name not in known:
         if Path(f"{name}.py").is_file():
             raise BadInput(f'no task named "{name}"; did you mean the file "{name}.py"?')
         raise BadInput(f'no task named "{name}"{did_you_mean(name, known)}')
     module = importlib.import_module(f".{name}", __name__)
-    return module.make(**_options(name, module.make, options))
+    values = _options(name, module.make, options)
+    if batch_size is not None and "batch" in inspect.signature(module.make).parameters:
+        values["batch"] = batch_size
+    return module.make(**values)
 
 
 # ---- options -----------------------------------------------------------------------------------------------------

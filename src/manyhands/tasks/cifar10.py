@@ -60,7 +60,7 @@ def images(split: str) -> tuple[Tensor, Tensor]:
 
 
 def sgd(parameters: Iterable[tuple[str, nn.Parameter]], rate: float) -> Optimizer:
-    """Weight decay for the weights of layers alone: what has one number a channel sets scales, which it would shrink."""
+    """Weight decay for the weights of layers alone: gains and biases, one number a channel, would only shrink."""
     named = list(parameters)
     groups = [
         {"params": [(name, value) for name, value in named if value.ndim > 1], "weight_decay": 5e-4},

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..data.files import cache_folder
 from ..errors import BadInput
 from ..schedules import linear
 from ..task import Task
@@ -67,12 +68,6 @@ def images(split: str, count: int) -> tuple[Tensor, Tensor]:
         with contextlib.suppress(OSError):  # a cache is a convenience: a full disk or a read-only home is no error
             _store(path, pixels, labels)
     return torch.from_numpy(pixels), torch.from_numpy(labels)
-
-
-def cache_folder() -> Path:
-    """`MANYHANDS_CACHE`, else `manyhands` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyhands"
-    return Path(os.environ.get("MANYHANDS_CACHE") or default)
 
 
 def _store(path: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:

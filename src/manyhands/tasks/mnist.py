@@ -95,7 +95,9 @@ def move_with_torch(image: Tensor, matrix: list[float]) -> Tensor:
     height, width = image.shape
     a, b, c, d, e, f = matrix
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    source = torch.stack([(a * x + b * y + c + 0.5) * 2 / width - 1, (d * x + e * y + f + 0.5) * 2 / height - 1], dim=-1)
+    source = torch.stack(
+        [(a * x + b * y + c + 0.5) * 2 / width - 1, (d * x + e * y + f + 0.5) * 2 / height - 1], dim=-1
+    )
     moved = F.grid_sample(image[None, None].float(), source[None], align_corners=False)
     return moved[0, 0].round().to(torch.uint8)
 

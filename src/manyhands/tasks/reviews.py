@@ -56,7 +56,7 @@ def sentences(split: str) -> tuple[dict[str, Tensor], Tensor]:
 def texts(say_so: bool = True) -> tuple[list[str], list[str]]:
     """The disliking and the liking sentences; made up where the real ones are not at hand."""
     try:
-        return files.text("rt_polarity_neg").splitlines(), files.text("rt_polarity_pos").splitlines()
+        return files.text("rt_polarity_neg.txt").splitlines(), files.text("rt_polarity_pos.txt").splitlines()
     except files.DataNotFound as absent:
         if say_so:
             logging.getLogger("manyhands").warning("reviews: training on made-up sentences instead (%s)", absent)

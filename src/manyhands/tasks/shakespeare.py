@@ -44,7 +44,7 @@ def make(model: Literal["lstm", "gpt"] = "lstm", temperature: float = 0.8) -> Ta
         optimizer=partial(adamw, rate=4e-3 if model == "lstm" else 2e-3),
         schedule=cosine(warmup=0.05),
         batch_size=32,
-        epochs=5,
+        epochs=3,
         name="shakespeare",
         sample=partial(write, temperature=temperature),
     )
@@ -62,7 +62,7 @@ def stretches(split: str) -> tuple[Tensor, Tensor]:
 def text(say_so: bool = True) -> str:
     """The plays; made up where the real ones are not at hand."""
     try:
-        return files.text("tinyshakespeare")
+        return files.text("tinyshakespeare.txt")
     except files.DataNotFound as absent:
         if say_so:
             logging.getLogger("manyhands").warning("shakespeare: training on a made-up play instead (%s)", absent)

@@ -43,6 +43,7 @@ class Rank:
         hosts: int = 1,
     ):
         self.index, self.processes, self.ranks, self.device = index, processes, ranks, device
+        self.devices = [device]  # of all ranks, where one process holds several (threads)
         self.threads, self.tell, self.ask = threads, tell, ask
         self.shared = dict(shared) if shared is not None else None
         self.hosts = hosts

@@ -7,17 +7,20 @@ how a rank learns how long the others had been waiting for it at a synchronisati
 
 from __future__ import annotations
 
+import fcntl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..measure.run import PHASES
 from .memory import anonymous_file, map_file
 
-STEP, PHASE, SINCE, ARRIVED, DONE, PID = range(6)
+STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
 ROW = 8 + ARRIVALS
 _CONTROL = 8  # numbers before the first row
-_STOP_AFTER, _RANKS = 0, 1
+_STOP_AFTER, _RANKS, _CHECKPOINT_AFTER = 0, 1, 2
 PHASE_NAMES = (*PHASES, "evaluation", "start-up", "checkpoint", "end")
 PHASE_NUMBERS = {name: number for number, name in enumerate(PHASE_NAMES)}
 
@@ -44,6 +47,7 @@ class Board:
         if fd is None:
             self._cells[_STOP_AFTER] = -1
             self._cells[_RANKS] = ranks or processes
+            self._cells[_CHECKPOINT_AFTER] = -1
             for rank in range(processes):
                 row = self.row(rank)
                 row[STEP] = -1
@@ -65,6 +69,36 @@ class Board:
     def ranks(self) -> int:
         """How many of the processes train; the rest serve."""
         return int(self._cells[_RANKS])
+
+    # ------------------------------------------------------------ agreeing on a step
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time; the kernel frees the lock of a process that dies."""
+        fcntl.lockf(self.fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.fd, fcntl.LOCK_UN)
+
+    def finish(self, rank: int, step: int) -> None:
+        """Say that a step is done; call it under the lock where others choose a common step from it."""
+        self.row(rank)[FINISHED] = step
+
+    def first_common(self, rank: int, step: int) -> int:
+        """The first step after which every process can still pause together; under the lock, by one that finished `step`."""
+        others = [self.row(other)[FINISHED] for other in range(self.processes) if other != rank and not self.row(other)[LOST]]
+        furthest = max(others, default=-1)
+        return step if furthest < step else furthest + 1
+
+    @property
+    def checkpoint_after(self) -> int:
+        """The step after which all processes pause for a checkpoint, or -1."""
+        return int(self._cells[_CHECKPOINT_AFTER])
+
+    @checkpoint_after.setter
+    def checkpoint_after(self, step: int) -> None:
+        self._cells[_CHECKPOINT_AFTER] = step
 
     @property
     def stop_after(self) -> int:

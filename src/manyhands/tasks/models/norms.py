@@ -1,12 +1,12 @@
 """Convolutions with each kind of normalisation, and residual connections that fit them.
 
-    batch   BatchNorm over the rank's batch
-    ghost   BatchNorm over parts of 32 samples: the statistics of small batches, however large the batch is
-    group   GroupNorm over groups of 8 channels: knows nothing of other samples, so any sharding gives the same result
-    none    no statistics of activations at all. What makes this train:
-            the weights are standardised (each filter has zero mean and unit norm, times a learnt gain), so the size of
-            the activations stays put while training; the gain starts at sqrt(2), which makes up for the half that a
-            ReLU takes; and a residual branch starts at zero (its last gain is 0), so a deep net begins as a shallow one.
+batch   BatchNorm over the rank's batch
+ghost   BatchNorm over parts of 32 samples: the statistics of small batches, however large the batch is
+group   GroupNorm over groups of 8 channels: knows nothing of other samples, so any sharding gives the same result
+none    no statistics of activations at all. What makes this train:
+        the weights are standardised (each filter has zero mean and unit norm, times a learnt gain), so the size of
+        the activations stays put while training; the gain starts at sqrt(2), which makes up for the half that a
+        ReLU takes; and a residual branch starts at zero (its last gain is 0), so a deep net begins as a shallow one.
 """
 
 from __future__ import annotations

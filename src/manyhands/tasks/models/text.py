@@ -94,7 +94,9 @@ class Attention(nn.Module):
         self.join = nn.Linear(width, width)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        parts = self.project(vectors).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 3, samples, heads, ...
+        parts = (
+            self.project(vectors).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )  # 3, samples, heads, ...
         seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         return self.join(seen.transpose(1, 2).flatten(2))
 

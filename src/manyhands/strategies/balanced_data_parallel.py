@@ -1,0 +1,70 @@
+"""Balanced data parallel: replicas in threads as in data_parallel, but outputs stay and each replica takes its loss.
+
+    first      scatter  replicate  forward  loss  .  backward  loss'  backward   reduce  update
+    others        .         .      forward  loss  .            loss'  backward      .    wait
+                  |         |                     |                                 |
+               inputs,   weights               losses (a number each)      gradients, summed
+               targets
+
+    each step    inputs and targets are cut into the same stretches, weights are copied to every replica, each runs
+                 and takes the loss of its own outputs; the mean of the losses, weighted by samples, is the batch's
+    shares       unequal stretches for unequal devices (shares=1+3: the second gets three quarters)
+
+Cost per step, with n replicas, W bytes of weights and buffers, P of trained parameters, X of a batch's inputs, Y of
+its targets, and f the first replica's share of the samples: bytes handed over
+(n - 1) (W + P + 8) + (1 - f) (X + Y); the 8 are a loss and its gradient. Held by every replica: weights,
+gradients, activations and outputs of its stretch; by the first also the optimizer's state. Exact: losses are
+weighted with the true count. Paper: Krizhevsky, "One weird trick for parallelizing convolutional neural networks",
+2014; the loss on every device is common practice for models with large outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..data.order import Shard
+from ..errors import BadInput
+from ..job import Job
+from ..world.rank import Rank
+from .base import Strategy, Worker
+from .parts import place_model
+from .ranks import default_ranks
+from .replica_worker import ReplicaWorker, check_replicas, replica_devices
+from .replicas import DataParallelCriterion, DataParallelModel, normalised
+
+
+@dataclass(frozen=True)
+class BalancedDataParallel(Strategy):
+    """Replicas in threads of one process; outputs stay where they are, losses and gradients are reduced."""
+
+    ranks: int = 0  # 0: as many as there are shares, or the default
+    shares: tuple[float, ...] | None = None
+
+    name = "balanced_data_parallel"
+    summary = "one process, a thread a replica; each takes the loss of its own outputs"
+    runs_on = "one host, CPU or CUDA"
+    hosts = False
+
+    def __post_init__(self) -> None:
+        if self.ranks < 0:
+            raise BadInput(f"ranks must be a whole number of at least 1 (found {self.ranks})")
+        if self.ranks == 0:
+            object.__setattr__(self, "ranks", len(self.shares) if self.shares else default_ranks())
+        if self.shares is not None:
+            normalised(self.shares, self.ranks)
+
+    @property
+    def processes(self) -> int:
+        return 1
+
+    def check(self, job: Job) -> None:
+        check_replicas(self, job, gathers=False)
+
+    def feed(self, rank: Rank) -> Shard:
+        return Shard(0, 1)  # the whole batch: replicas split it among themselves
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        devices = replica_devices(rank, self.ranks)
+        model = DataParallelModel(place_model(job, rank), devices, self.shares, meter=rank.clock)
+        criterion = DataParallelCriterion(job.task.loss, devices, meter=rank.clock)
+        return ReplicaWorker(job, rank, model, criterion, criterion.replicas)

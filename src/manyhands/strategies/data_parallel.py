@@ -1,0 +1,68 @@
+"""Data parallel: one process, a replica of the model on every device, a thread a replica; the first gathers all.
+
+    first      scatter  replicate  forward  gather  loss   backward          reduce  update
+    others        .         .      forward     .    wait   backward             .    wait
+                  |         |                  |      |                         |
+               inputs    weights            outputs  gradients of outputs   gradients, summed
+
+    each step    the batch is cut into stretches, the weights are copied to every replica (many tensors as one),
+                 replicas run in threads, their outputs are joined on the first device, the loss is taken there,
+                 its gradient goes back to the replicas, and their gradients are summed onto the first device
+
+Cost per step, with n replicas, W bytes of weights and buffers, P of trained parameters, X of a batch's inputs,
+O of its outputs, and f the first replica's share of the samples: bytes handed over
+(n - 1) (W + P) + (1 - f) (X + 2 O). Held by every replica: weights, gradients and the activations of its
+stretch; by the first also the optimizer's state, the outputs of all and their gradient. The others wait while the
+first gathers, takes the loss and updates; threads share one interpreter. Exact: one loss over the whole batch.
+Paper: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..data import nest
+from ..data.order import Shard
+from ..job import Job
+from ..world.rank import Rank
+from .base import Strategy, Worker
+from .parts import place_model
+from .ranks import default_ranks
+from .replica_worker import ReplicaWorker, check_replicas, replica_devices
+from .replicas import DataParallelModel, Outputs
+
+
+@dataclass(frozen=True)
+class DataParallel(Strategy):
+    """Replicas in threads of one process, outputs gathered on the first device."""
+
+    ranks: int = field(default_factory=default_ranks)
+
+    name = "data_parallel"
+    summary = "one process, a thread a replica; outputs gathered on the first device"
+    runs_on = "one host, CPU or CUDA"
+    hosts = False
+
+    @property
+    def processes(self) -> int:
+        return 1
+
+    def check(self, job: Job) -> None:
+        check_replicas(self, job, gathers=True)
+
+    def feed(self, rank: Rank) -> Shard:
+        return Shard(0, 1)  # the whole batch: replicas split it among themselves
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        model = DataParallelModel(place_model(job, rank), replica_devices(rank, self.ranks), meter=rank.clock)
+
+        def loss(outputs: Outputs, target: Any) -> Tensor:
+            gathered = model.gather(outputs)
+            worker.gathered_bytes = sum(tensor.numel() * tensor.element_size() for tensor in nest.leaves(gathered))
+            return job.task.loss(gathered, target)
+
+        worker = ReplicaWorker(job, rank, model, loss)
+        return worker

@@ -1,0 +1,85 @@
+"""Hogwild: every rank writes its updates into the shared weights, without a lock and without waiting.
+
+    rank 0   read  forward  backward  write | read  forward  backward  write |
+    rank 1     read  forward  backward  write | read  forward ...
+                        ^ weights change while they are read: gradients are a little stale, on purpose
+
+    each step    take the own shard of the global batch; read the weights in place (parameters ARE the shared
+                 tensors); gradient = sum over the shard / samples of the global batch; the rank's optimizer
+                 writes its update; nobody waits
+    staleness    updates of others between reading and writing, from counters in shared memory
+    sparse       a sparse gradient touches its own rows alone, so ranks rarely meet: the case of the proof
+
+Cost per update, with n ranks: nothing travels on the CPU (a rank on a GPU copies P bytes of weights in and P of
+gradients out). Held: one copy of the weights for all ranks; gradients and activations on each; optimizer state
+once (`optimizer=shared`) or on each (`optimizer=rank`). Not exact: updates interleave, and where two ranks write
+one number at once, one of the writes may be lost. One step moves the weights as far as in `single` for
+optimizers that are linear in the gradient (SGD, momentum); those that normalise it (Adam) move up to n times as
+far: lower their rate. Paper: Niu, Recht, Re, Wright, "HOGWILD!: A Lock-Free Approach to Parallelizing Stochastic
+Gradient Descent", NIPS 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..data.batches import Batch
+from ..data.order import Shard
+from ..job import Job
+from ..world.rank import Rank
+from .base import Loss, Strategy, Worker, refuse
+from .parts import spread_over_devices
+from .ranks import default_ranks
+from .shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+
+
+@dataclass(frozen=True)
+class Hogwild(Strategy):
+    """Shared weights, no lock."""
+
+    ranks: int = field(default_factory=default_ranks)
+    optimizer: str = "rank"  # whose state: every rank's own, or shared
+    scale: str = "global"  # divide a rank's gradient by the samples of the global batch, or of its shard
+    partition: str = "batch"  # a part of every global batch, or a fixed part of the data
+
+    name = "hogwild"
+    summary = "shared weights, every rank updates them without a lock"
+    runs_on = "one host, CPU (or GPUs with the weights in host memory)"
+    exact = False
+    hosts = False
+
+    def __post_init__(self) -> None:
+        check_choices(self, optimizer=("rank", "shared"), scale=("global", "shard"), partition=("batch", "fixed"))
+
+    def check(self, job: Job) -> None:
+        if job.settings.sync_batchnorm:
+            raise refuse(self, "ranks never meet, so sync_batchnorm cannot work; leave it out (statistics are averaged at the end)")
+        if spread_over_devices(job.model):
+            raise refuse(self, "shares weights in host memory; a model that places itself on several devices cannot be shared")
+        if self.optimizer == "shared":
+            optimizer_tensors(job, self)
+
+    def share(self, job: Job) -> Mapping[str, Tensor]:
+        state = optimizer_tensors(job, self) if self.optimizer == "shared" else {}
+        return {**shared_tensors(job.model, self.ranks), **state}
+
+    def feed(self, rank: Rank) -> Shard:
+        return Shard(rank.index, self.ranks, fixed=self.partition == "fixed")
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        return HogwildWorker(job, rank, self.scale)
+
+
+class HogwildWorker(SharedWorker):
+    """Read, compute, write: the whole algorithm."""
+
+    def step(self, batch: Batch | None) -> Loss:
+        assert batch is not None
+        self.read()
+        loss = self.gradient(batch)
+        if batch.update:
+            self.write(batch)
+        return loss

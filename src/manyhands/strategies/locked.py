@@ -1,0 +1,179 @@
+"""Locked: shared weights, and a lock around every write to them.
+
+    turns   rank 0   gradient  [add]....[update]      the gradients are added in rank order, rank 0 makes
+            rank 1   gradient  .....[add]......       one update of their sum, then all go on together
+    free    rank 0   gradient  [update] gradient ..[update]
+            rank 1   gradient  ........[update] gradient         each update as it comes, one at a time
+    whole   rank 0   [read, gradient, update]........................
+            rank 1   ........................[read, gradient, update]     nothing runs in parallel
+    [] the lock is held, or it is this rank's turn    . waiting: the cost of the lock, shown as `wait`
+
+The lock is a record lock of the kernel's: a rank that dies gives it back.
+
+Cost per update, with P bytes of trained parameters and n ranks: turns hands over n * P bytes (a gradient of each
+rank into the shared sum; sparse ones as rows of row bytes + 8), free and whole hand over nothing: gradients
+go straight into the weights. (A rank on a GPU copies P bytes of weights in at each update, and in free and whole
+P of gradients out.) Held: one copy of the weights, one gradient sum (turns), optimizer state once; gradients
+and activations on each rank. turns is exact: one update per step of the sum in rank order. free and whole are not:
+n updates a step, one after the other. Paper: Langford, Smola, Zinkevich, "Slow Learners are Fast", NIPS 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.batches import Batch
+from ..data.order import Shard
+from ..errors import BadInput
+from ..job import Job, trained_parameters
+from ..world.patience import wait_until
+from ..world.rank import Rank
+from ..world.record_lock import RecordLock
+from .base import Loss, Strategy, Worker, refuse
+from .batchnorm import mark_empty, share_batchnorm
+from .gradient_slots import open_slot, parts, rows_of, slot_tensors
+from .parts import spread_over_devices
+from .ranks import default_ranks
+from .shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+
+
+@dataclass(frozen=True)
+class Locked(Strategy):
+    """Shared weights, updates under a lock."""
+
+    ranks: int = field(default_factory=default_ranks)
+    mode: str = "turns"
+    optimizer: str = "shared"  # free and whole: whose state
+    scale: str = "global"  # free and whole: as in hogwild
+    partition: str = "batch"
+
+    name = "locked"
+    summary = "shared weights, updates one at a time under a lock"
+    runs_on = "one host, CPU (or GPUs with the weights in host memory)"
+    hosts = False
+
+    def __post_init__(self) -> None:
+        check_choices(
+            self,
+            mode=("turns", "free", "whole"),
+            optimizer=("shared", "rank"),
+            scale=("global", "shard"),
+            partition=("batch", "fixed"),
+        )
+        if self.mode == "turns" and set(self.options) - {"mode"}:
+            raise BadInput(f"{self}: mode=turns makes the updates of single; {', '.join(self.options)} need mode=free or mode=whole")
+
+    @property
+    def promises_exact(self) -> bool:
+        return self.mode == "turns"
+
+    def check(self, job: Job) -> None:
+        if job.settings.sync_batchnorm and self.mode != "turns":
+            raise refuse(self, f"ranks do not meet in mode={self.mode}, so sync_batchnorm cannot work; use mode=turns")
+        if spread_over_devices(job.model):
+            raise refuse(self, "shares weights in host memory; a model that places itself on several devices cannot be shared")
+        if self.mode != "turns" and self.optimizer == "shared":
+            optimizer_tensors(job, self)
+
+    def share(self, job: Job) -> Mapping[str, Tensor]:
+        shared = shared_tensors(job.model, self.ranks)
+        if self.mode == "turns":
+            return {**shared, "turn": torch.zeros(1, dtype=torch.int64), **slot_tensors(dict(trained_parameters(job.model)), "sum")}
+        return {**shared, **(optimizer_tensors(job, self) if self.optimizer == "shared" else {})}
+
+    def feed(self, rank: Rank) -> Shard:
+        return Shard(rank.index, self.ranks, fixed=self.partition == "fixed")
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        if self.mode == "turns":
+            return TurnsWorker(job, rank)
+        return LockWorker(job, rank, self.scale, whole=self.mode == "whole")
+
+
+class LockWorker(SharedWorker):
+    """`free` and `whole`: they differ in where the lock is taken."""
+
+    def __init__(self, job: Job, rank: Rank, scale: str, whole: bool):
+        super().__init__(job, rank, scale)
+        self._lock, self._whole = RecordLock(rank.board.fd), whole
+
+    def step(self, batch: Batch | None) -> Loss:
+        assert batch is not None
+        if self._whole:
+            self._acquire()
+        try:
+            self.read()
+            loss = self.gradient(batch)
+            if batch.update:
+                if not self._whole:
+                    self._acquire()
+                self.write(batch)
+        finally:
+            self._lock.release()
+        return loss
+
+    def _acquire(self) -> None:
+        with self._clock.during("wait"):
+            self._lock.acquire()
+
+
+class TurnsWorker(SharedWorker):
+    """`turns`: a counter says whose turn it is. A round has n turns to add, and one more for rank 0 to update."""
+
+    def __init__(self, job: Job, rank: Rank):
+        super().__init__(job, rank)
+        assert rank.shared is not None
+        if job.settings.sync_batchnorm:
+            share_batchnorm(self.plain)
+        self._own = [parameter for _, parameter in trained_parameters(self.plain)]
+        self._slot = open_slot(rank.shared, "sum", list(self.shared.home))
+        self._turn: Any = rank.shared["turn"].numpy()
+        self._round = int(self._turn[0])  # the turn with which the round began
+
+    def step(self, batch: Batch | None) -> Loss:
+        assert batch is not None
+        mark_empty(self.plain, batch.count == 0)
+        loss = Loss(self._gradient(batch).detach(), batch.count)
+        if batch.update:
+            self._add_in_turn()
+            if self.rank.index == 0:
+                self._update()
+            self._wait_for(self._round + self.rank.ranks + 1)
+            self._round += self.rank.ranks + 1
+            with self._clock.during("communication"):
+                self._clock.count(self.shared.read())
+        return loss
+
+    def _add_in_turn(self) -> None:
+        found = [parts(parameter.grad, 0, rows_of(parameter)) for parameter in self._own]
+        self._wait_for(self._round + self.rank.index)
+        with self._clock.during("communication"):
+            self._clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
+        self._turn[0] += 1
+        for parameter in self._own:
+            parameter.grad = None
+
+    def _update(self) -> None:
+        self._wait_for(self._round + self.rank.ranks)
+        self._clock.enter("update")
+        for home, gradient in zip(self.shared.home.values(), self._slot.get(), strict=True):
+            home.grad = gradient
+        self.updater.update()
+        self._turn[0] += 1
+
+    def _wait_for(self, turn: int) -> None:
+        with self._clock.during("wait"):
+            wait_until(lambda: self._turn[0] >= turn, self._missing)
+
+    def _missing(self) -> str:
+        turn = (int(self._turn[0]) - self._round) % (self.rank.ranks + 1)
+        return f"rank {turn % self.rank.ranks} of {self.rank.ranks} did not reach its turn"
+
+    def figures(self) -> dict[str, Any]:
+        notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
+        return {"notes": notes} if self.rank.index == 0 and self.job.has_batchnorm and not self.job.settings.sync_batchnorm else {}

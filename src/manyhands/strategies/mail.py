@@ -1,0 +1,177 @@
+"""Letters between ranks and servers: gradients one way, weights the other.
+
+    rank                                            server
+      send(PUSH, gradients)        ------>            take()          whole gradients, or rows of sparse ones
+      receive(PUSH)                <------            reply()         the server's slice of the weights
+      send(PASS)                   ------>            take()          a step without an update
+
+Two ways to carry them. Memory: gradients and weights lie in tensors that all processes of a host see, and a
+counter announces a letter. Network: point-to-point messages of torch.distributed, on any host. A rank has at
+most one letter to each server under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..measure.clock import Clock
+from ..world.patience import wait_until
+from ..world.shm_memory import fence
+from .gradient_slots import WHOLE, GradientSlot, from_parts, nbytes, parts, rows_of
+from .slices import Slice
+
+PASS, PUSH = 0, 1
+LINE = 8  # numbers of 8 bytes in a cache line
+_POSTED, _KIND, _SEEN = 0, 1, 2  # cells a rank writes for each server
+_UPDATES, _RATE = 0, 1  # cells a server writes for all ranks
+Gradients = list[Tensor | None]
+
+
+class Letter(NamedTuple):
+    sender: int
+    kind: int
+    seen: int  # updates of this server in the weights behind the gradient
+    gradients: Gradients
+
+
+class Post(Protocol):
+    """A rank's side."""
+
+    rate: float | None  # the learning rate, as the first server last said
+
+    def send(self, kind: int, gradients: Mapping[str, Tensor | None]) -> None: ...
+    def receive(self, kind: int) -> None: ...
+    def fetch(self) -> None: ...
+
+
+class Office(Protocol):
+    """A server's side."""
+
+    def take(self, sender: int | None) -> Letter: ...
+    def reply(self, sender: int, kind: int, updates: int, rate: float) -> None: ...
+    def hand_out(self) -> None: ...
+
+
+# ---------------------------------------------------------------- memory
+
+
+def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[Sequence[Slice]]) -> dict[str, Tensor]:
+    """What ranks and servers of one host share."""
+    servers = len(slices)
+    shared = {f"weights/{name}": parameter.detach().to("cpu") for name, parameter in parameters.items()}
+    shared["from_ranks"] = torch.zeros(ranks, servers, LINE, dtype=torch.int64)
+    shared["from_servers"] = torch.zeros(servers, ranks, LINE, dtype=torch.int64)
+    shared["status"] = torch.zeros(servers, LINE, dtype=torch.float64)
+    for rank in range(ranks):
+        for server, own in enumerate(slices):
+            shared[f"counts/{rank}/{server}"] = torch.zeros(len(own), dtype=torch.int64)
+        for name, parameter in parameters.items():
+            shared[f"values/{rank}/{name}"] = torch.zeros(parameter.shape, dtype=parameter.dtype)
+            shared[f"rows/{rank}/{name}"] = torch.zeros(rows_of(parameter), dtype=torch.int64)
+    return shared
+
+
+def _slot(shared: Mapping[str, Tensor], rank: int, server: int, slices: Sequence[Slice]) -> GradientSlot:
+    return GradientSlot(
+        [item.of(shared[f"values/{rank}/{item.name}"]) for item in slices],
+        [shared[f"rows/{rank}/{item.name}"][item.start : item.stop] for item in slices],
+        shared[f"counts/{rank}/{server}"],
+    )
+
+
+class MemoryPost:
+    """A rank's side in shared memory: it fills its slots, raises its counter, and copies the weights when answered."""
+
+    def __init__(self, shared: Mapping[str, Tensor], clock: Clock, rank: int, slices: Sequence[Sequence[Slice]], own: Mapping[str, Tensor]):
+        self._clock, self._slices = clock, slices
+        self._mine: Any = shared["from_ranks"].numpy()[rank]
+        self._theirs: Any = shared["from_servers"].numpy()[:, rank, 0]
+        self._status: Any = shared["status"].numpy()
+        self._slots = [_slot(shared, rank, server, items) for server, items in enumerate(slices)]
+        self._weights = [shared[f"weights/{name}"] for name in own]
+        self._own = list(own.values())
+        self._posted = 0
+        self.rate: float | None = None
+
+    def send(self, kind: int, gradients: Mapping[str, Tensor | None]) -> None:
+        self._settle()
+        self._posted += 1
+        with self._clock.during("communication"):
+            for server, (slot, items) in enumerate(zip(self._slots, self._slices, strict=True)):
+                if kind == PUSH:
+                    self._clock.count(slot.put([parts(gradients[item.name], item.start, item.stop) for item in items]))
+                self._mine[server, _KIND] = kind
+                if fence:
+                    fence()
+                self._mine[server, _POSTED] = self._posted
+
+    def _settle(self) -> None:
+        """Wait until every server has answered the last letter."""
+        with self._clock.during("wait"):
+            wait_until(
+                lambda: bool((self._theirs >= self._posted).all()),
+                lambda: f"server {int(self._theirs.argmin())} of {len(self._slices)} did not reach the answer to letter {self._posted}",
+            )
+
+    def receive(self, kind: int) -> None:
+        self._settle()
+        if kind == PUSH:
+            with self._clock.during("communication"):
+                self.fetch()
+                self._clock.count(nbytes(self._own))
+
+    @torch.no_grad()
+    def fetch(self) -> None:
+        """The weights as they are now; a server may be writing them (as in any asynchronous server)."""
+        self.rate = float(self._status[0, _RATE]) or None
+        self._mine[:, _SEEN] = self._status[:, _UPDATES]
+        torch._foreach_copy_(self._own, self._weights)
+
+
+class MemoryOffice:
+    """A server's side in shared memory: letters are read where they lie, answers are counters."""
+
+    def __init__(
+        self, shared: Mapping[str, Tensor], clock: Clock, server: int, ranks: int, slices: Sequence[Slice], lost: Callable[[int], bool]
+    ):
+        self._clock, self._lost = clock, lost
+        self._theirs: Any = shared["from_ranks"].numpy()[:, server]
+        self._mine: Any = shared["from_servers"].numpy()[server, :, 0]
+        self._status: Any = shared["status"].numpy()[server]
+        self._slots = [_slot(shared, rank, server, slices) for rank in range(ranks)]
+        self._taken = [0] * ranks
+        self.weights = {item.name: item.of(shared[f"weights/{item.name}"]) for item in slices}
+
+    def take(self, sender: int | None) -> Letter | None:
+        """The next letter of a rank, or of any (the one least served first); None where its rank was lost."""
+        found: list[int] = []
+        candidates = range(len(self._taken)) if sender is None else (sender,)
+
+        def come() -> bool:
+            found[:] = [rank for rank in candidates if self._theirs[rank, _POSTED] > self._taken[rank]]
+            return bool(found) or (sender is not None and self._lost(sender))
+
+        with self._clock.during("wait"):
+            wait_until(come, lambda: f"rank {'' if sender is None else sender} did not reach its next letter")
+        if not found:
+            return None
+        if fence:
+            fence()
+        rank = min(found, key=lambda number: self._taken[number])
+        self._taken[rank] += 1
+        _, kind, seen = self._theirs[rank, :3].tolist()
+        return Letter(rank, kind, seen, self._slots[rank].get() if kind == PUSH else [])
+
+    def reply(self, sender: int, kind: int, updates: int, rate: float) -> None:
+        self._status[:2] = updates, rate
+        if fence:
+            fence()
+        self._mine[sender] = self._taken[sender]
+
+    def hand_out(self) -> None:
+        """The weights lie where every rank sees them."""
