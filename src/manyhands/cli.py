@@ -301,8 +301,6 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
     except typer.Exit as leaving:
         code = leaving.exit_code
-    except typer.Abort:
-        code = INTERRUPTED
     except UsageProblem as problem:
         code = _complain(" ".join(problem.format_message().split()), BAD_INPUT)  # type: ignore[attr-defined]
     except BadInput as problem:
@@ -313,7 +311,7 @@ def main() -> NoReturn:
         code = _complain(str(problem), FAILED)
     except ManyhandsError as problem:
         code = _complain(str(problem), FAILED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # typer turns the one into the other
         code = _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
         code = FAILED

@@ -411,7 +411,7 @@ def _join(fitting: Fitting, resume: bool) -> Outcome | None:
         if hosts == 1:
             share_board(rank)
         job.prepared = rank.agree(strategy.prepare(job) if index == 0 else None)
-        shared = strategy.share(job)
+        shared = strategy.share(job) if hosts == 1 else None
         if shared is not None:
             rank.shared = share_over_store(rank, shared)
         start = _agree_on_start(fitting, rank, resume)

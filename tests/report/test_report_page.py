@@ -75,6 +75,24 @@ def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None
     assert len(widths("timeline-4")) == 1  # hogwild does not
 
 
+def test_a_server_is_no_rank(make: Make) -> None:
+    spans = [{"rank": rank, "step": 4, "phase": "wait", "start_ms": 0.0, "end_ms": 1.0} for rank in range(3)]
+    run = make("parameter_server", 100)
+    run.timeline = spans
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    assert chart["layout"]["yaxis"]["ticktext"] == ["rank 0", "rank 1", "server 0"]
+
+
+def test_gpus_have_their_use_and_memory(make: Make) -> None:
+    gpus = [{"gpu": 0, "mean_percent": 41.0, "memory_bytes": 3 * 2**30}]
+    cores = [{"core": core, "mean_percent": 10.0} for core in range(64)]
+    text = page([make("ddp", 100, usage={"cores": cores, "gpus": gpus})])
+    chart = next(chart for chart in data_of(text) if chart["id"] == "usage")
+    assert chart["data"][0]["x"][-1] == "GPU 0"
+    assert chart["data"][0]["z"][0][-1] == 41.0
+    assert "GPU 0 3.00 GiB" in words_of(text)
+
+
 def test_sentences_rows_commands_and_machine(runs: list[Run]) -> None:
     text = words_of(page(runs))
     for expected in (

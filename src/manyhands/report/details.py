@@ -45,6 +45,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("step", _step(run)),
         ("communication per step", _bytes(run.communication_bytes)),
         ("hidden communication per step", _milliseconds(run.overlapped_communication_ms)),
+        ("GPU memory", _gpu_memory(run)),
         ("phases", run.phases_source if run.phases_source != "measured" else None),
         ("slow rank", _slow(run)),
         ("started", run.started),
@@ -95,6 +96,15 @@ def _step(run: Run) -> str | None:
     if middle is None:
         return None
     return f"{middle:.2f} ms" + ("" if low is None or high is None else f" ({low:.2f} to {high:.2f} in 8 of 10 steps)")
+
+
+def _gpu_memory(run: Run) -> str | None:
+    used = [
+        f"GPU {gpu.get('gpu')} {memory_text(held)}"
+        for gpu in (run.usage or {}).get("gpus") or []
+        if (held := number(gpu.get("memory_bytes"))) is not None
+    ]
+    return ", ".join(used) or None
 
 
 def _slow(run: Run) -> str | None:

@@ -122,7 +122,7 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
         title,
         46 * len(ranks),
         {"title": "milliseconds", "rangemode": "tozero"},
-        [f"rank {rank}" for rank in ranks],
+        [_who(item, rank) for rank in ranks],
         tops=[place - 0.23 for place in range(len(ranks))],
         barmode="overlay",
         legend={**LEGEND, "entrywidth": 90},
@@ -138,8 +138,8 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
             orientation="h",
             marker={**phase_marker(phase), "line": {"width": 0}},
             name=phase,
-            customdata=[[spans[index][1], spans[index][0]] for index in mine],
-            hovertemplate="%{fullData.name}: %{x:.3~g} ms<extra>rank %{customdata[1]}, step %{customdata[0]}</extra>",
+            customdata=[[spans[index][1], _who(item, spans[index][0])] for index in mine],
+            hovertemplate="%{fullData.name}: %{x:.3~g} ms<extra>%{customdata[1]}, step %{customdata[0]}</extra>",
         )
     fig.add_scatter(**_step_marks(spans, ranks))
     caption = f"Steps {steps[0]} to {steps[-1]}; a stroke marks where a rank begins a step."
@@ -149,8 +149,14 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
         rank: {phase: sum(end - start for r, _, p, start, end in spans if (r, p) == (rank, phase)) for phase in used}
         for rank in ranks
     }
-    rows = [[f"rank {rank}", *(f"{totals[rank][phase]:.2f}" for phase in used)] for rank in ranks]
+    rows = [[_who(item, rank), *(f"{totals[rank][phase]:.2f}" for phase in used)] for rank in ranks]
     return Chart(key, title, caption, fig, len(used), ("ms in", *used), rows)
+
+
+def _who(item: Series, rank: int) -> str:
+    """Processes beyond the ranks do not train: they serve."""
+    ranks = item.run.ranks or rank + 1
+    return f"rank {rank}" if rank < ranks else f"server {rank - ranks}"
 
 
 def _behind(spans: Sequence[Span]) -> set[int]:

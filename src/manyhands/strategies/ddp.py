@@ -71,6 +71,7 @@ class DDPWorker(OrdinaryWorker):
             find_unused_parameters=strategy.find_unused or bool(job.unused),
             gradient_as_bucket_view=True,
         )
+        settle_buckets(wrapped)
         self.traffic = Traffic(rank)
         wrapped.register_comm_hook(None, self.traffic.sum_bucket)
         super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.traffic.settle)
@@ -80,6 +81,25 @@ class DDPWorker(OrdinaryWorker):
         self.traffic.empty = batch.count == 0
         mark_empty(self.plain, batch.count == 0)
         return super().step(batch)
+
+
+def settle_buckets(wrapped: DistributedDataParallel) -> None:
+    """Let torch arrange its buckets before the first step instead of after it.
+
+    torch starts with one bucket and cuts it anew once it has seen a backward pass. Which ranks' numbers are added
+    first depends on the place in a bucket, so a resumed run would add its first gradients in another order than the
+    unbroken one. A backward pass of zeros through the parameters alone, last ones first, settles it.
+    """
+    reducer = wrapped.reducer
+    trained = [parameter for parameter in wrapped.module.parameters() if parameter.requires_grad]
+    if wrapped.find_unused_parameters or not hasattr(reducer, "_rebuild_buckets"):
+        return  # these buckets are never cut anew
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    torch.autograd.backward([parameter.sum() * 0 for parameter in trained])
+    reducer._rebuild_buckets()
+    for parameter in trained:
+        parameter.grad = None
 
 
 class Traffic:
@@ -104,6 +124,7 @@ class Traffic:
         self.rank.clock.count(buffer.numel() * buffer.element_size())
         if bucket.is_last():
             self._meeting = self.rank.arrive()
+            self.rank.say("communication")  # from here on this rank only waits
         work = dist.all_reduce(buffer, async_op=True)
         assert work is not None
 

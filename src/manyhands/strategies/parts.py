@@ -48,13 +48,13 @@ class Updater:
         self._norm = norm  # of all gradients, where a rank holds only some of them
         self.updates = 0
 
-    def update(self) -> None:
-        """Clip, write the weights, move the schedule on, forget the gradients."""
+    def update(self, advance: bool = True) -> None:
+        """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
         if self.clip is not None:
             self._clip(self.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.schedule is not None:
+        if self.schedule is not None and advance:
             self.schedule.step()
         self.updates += 1
 

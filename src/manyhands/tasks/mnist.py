@@ -87,7 +87,7 @@ def move(image: Tensor, matrix: list[float]) -> Tensor:
     a, b, c, d, e, f = matrix
     centres = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)  # PIL counts from the pixels' corners
     method, between = Image.Transform.AFFINE, Image.Resampling.BILINEAR
-    moved = Image.fromarray(image.numpy()).transform(image.shape[::-1], method, centres, between)
+    moved = Image.fromarray(image.numpy()).transform((image.shape[1], image.shape[0]), method, centres, between)
     return torch.frombuffer(bytearray(moved.tobytes()), dtype=torch.uint8).view(image.shape)
 
 
@@ -95,9 +95,10 @@ def move_with_torch(image: Tensor, matrix: list[float]) -> Tensor:
     height, width = image.shape
     a, b, c, d, e, f = matrix
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    source_x, source_y = a * x + b * y + c, d * x + e * y + f
     source = torch.stack(
-        [(a * x + b * y + c + 0.5) * 2 / width - 1, (d * x + e * y + f + 0.5) * 2 / height - 1], dim=-1
-    )
+        [(2 * source_x + 1) / width - 1, (2 * source_y + 1) / height - 1], dim=-1
+    )  # -1..1 over the image
     moved = F.grid_sample(image[None, None].float(), source[None], align_corners=False)
     return moved[0, 0].round().to(torch.uint8)
 

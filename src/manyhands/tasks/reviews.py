@@ -87,10 +87,15 @@ def numbered(texts: Sequence[Sequence[str]], number_of: dict[str, int]) -> dict[
 
 # ---- sentences made up ---------------------------------------------------------------------------------------------
 
-SUBJECTS = "film story plot acting direction script dialogue ending cast humour pace camera music romance drama".split()
-GOOD = "moving clever warm honest funny gripping tender fresh vivid graceful sharp charming bold rich lively".split()
-BAD = "dull shallow clumsy lifeless stale tedious bland hollow messy forced grating lazy muddled cold empty".split()
-ADVERBS = "truly often deeply mostly always simply quite rather".split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+SUBJECTS = _words("film story plot acting direction script dialogue ending cast humour pace camera music romance drama")
+GOOD = _words("moving clever warm honest funny gripping tender fresh vivid graceful sharp charming bold rich lively")
+BAD = _words("dull shallow clumsy lifeless stale tedious bland hollow messy forced grating lazy muddled cold empty")
+ADVERBS = _words("truly often deeply mostly always simply quite rather")
 ASIDES = [
     "for all its length",
     "as in so many sequels",

@@ -94,10 +94,15 @@ def write(model: nn.Module, length: int, temperature: float = 0.8, start: str = 
 
 # ---- a play made up ------------------------------------------------------------------------------------------------
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 SPEAKERS = ["KING", "QUEEN", "FOOL", "FIRST LORD", "SECOND LORD", "NURSE", "CAPTAIN", "GHOST"]
-NOUNS = "crown sword night heart sea winter rose fire grave star horse garden letter shadow throne dream".split()
-KINDS = "cold silent golden broken bitter gentle proud weary distant secret".split()
-DEEDS = "love fear seek follow lose remember bury carry forget serve".split()
+NOUNS = _words("crown sword night heart sea winter rose fire grave star horse garden letter shadow throne dream")
+KINDS = _words("cold silent golden broken bitter gentle proud weary distant secret")
+DEEDS = _words("love fear seek follow lose remember bury carry forget serve")
 OPENINGS = ["My lord", "Good friend", "Alas", "Come", "Nay", "Hark", "Sweet lady", "Peace"]
 
 

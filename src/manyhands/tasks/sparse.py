@@ -43,7 +43,7 @@ def make(features: int = 20_000, train: int = 60_000, test: int = 10_000) -> Tas
 class SparseLogistic(nn.Module):
     """Two-class logistic regression; the gradient of its weights is a sparse tensor.
 
-    Input: {"features": samples x 50, "values": samples x 50}; where a sample has fewer, feature 0 with value 0 fills up.
+    Input: {"features": samples x 50, "values": samples x 50}; unused places hold feature 0, value 0.
     """
 
     def __init__(self, features: int):

@@ -14,7 +14,8 @@ def resnet20(
     """Three stages of three basic blocks, 16 to 64 channels."""
     widths = [_multiple_of_8(channels * width) for channels in (16, 32, 64)]
     start = nn.Sequential(Normalise(mean, std), convolution(3, widths[0], norm=norm), nn.ReLU(inplace=True))
-    blocks, channels = [start], widths[0]
+    blocks: list[nn.Module] = [start]
+    channels = widths[0]
     for stage, outputs in enumerate(widths):
         for number in range(3):
             blocks.append(_basic(channels, outputs, 2 if stage > 0 and number == 0 else 1, norm))
@@ -28,7 +29,8 @@ def resnet50(
     """Sixteen bottleneck blocks, 256 to 2048 channels; the first convolution is 3x3 and nothing is pooled early."""
     narrow = _multiple_of_8(64 * width)
     start = nn.Sequential(Normalise(mean, std), convolution(3, narrow, norm=norm), nn.ReLU(inplace=True))
-    blocks, channels = [start], narrow
+    blocks: list[nn.Module] = [start]
+    channels = narrow
     for stage, count in enumerate((3, 4, 6, 3)):
         hidden = narrow * 2**stage
         for number in range(count):
