@@ -27,6 +27,7 @@ from .snapshot import Keeping
 from .strategies import make_strategy
 from .strategies.base import Strategy
 from .task import Task
+from .world.doctor import Doctor
 from .world.launch import Place, launch, warm_up
 from .world.rank import Rank, connect, from_place, share_board, share_over_store, started_by_torchrun, torchrun_place
 from .world.watch import Board
@@ -291,12 +292,12 @@ class Fitting:
         until = time.monotonic() + time_limit if time_limit else None
         while True:
             try:
-                return self._attempt(start, until - time.monotonic() if until else None)
+                return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
             except RankFailed as failure:
                 self.began = time.time()
                 start = self._start_after(failure, max_restarts, start)
 
-    def _attempt(self, start: Checkpoint | None, time_limit: float | None) -> Outcome | None:
+    def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
         strategy = self.strategy
         plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
         results = launch(
@@ -308,6 +309,7 @@ class Fitting:
             preload=strategy.preload,
             on_tell=lambda _, kind, content: self.hear(kind, content),
             on_ask=self.answer,
+            watch=doctor,
             time_limit=time_limit,
         )
         return results[0]

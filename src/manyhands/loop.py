@@ -36,7 +36,8 @@ from .measure.run import available_cores, environment, weights_digest
 from .measure.summary import merge_losses, summarise, timeline
 from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Loss, Strategy, Worker
-from .world.launch import where, who
+from .world.launch import where
+from .world.watch import who
 from .world.rank import Rank
 
 PROGRESS_SECONDS = 0.1

@@ -241,7 +241,7 @@ def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
         "strategy": "ddp",
         "ranks": "2",
         "threads": "1",
-        "samples/s": "7,510 ± 1 %",
+        "samples/s": "7,510 ±1 %",
         "speed-up": "1.56x",
         "efficiency": "78 %",
         "accuracy": "97.10 %",

@@ -263,7 +263,7 @@ def _speed_text(row: Row) -> str:
     if row["spread"] is None:
         return f"{middle:,.0f}"
     low, high = row["spread"]
-    return f"{middle:,.0f} ± {50 * (high - low) / middle:.0f} %"
+    return f"{middle:,.0f} ±{50 * (high - low) / middle:.0f} %"
 
 
 def _phase_text(row: Row) -> str:

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from ..errors import BadInput, RankFailed
 from . import nursery
-from .memory import Slot, attach_tensors, close_quietly, share_tensors
+from .doctor import answer_with_stacks, stacks
+from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
 from .parcel import pack, unpack
-from .watch import PID, Board
+from .watch import PID, Board, who
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
@@ -166,6 +167,7 @@ class _Launch:
     def __init__(self, processes: int, ranks: int):
         self.processes, self.ranks = processes, ranks
         self.board = Board(processes, ranks=ranks)
+        self.stacks = anonymous_file(0, "manyhands-stacks")
         self.links: dict[int, Connection] = {}
         self.pids: list[int] = []
         self.codes: dict[int, int] = {}
@@ -197,8 +199,8 @@ class _Launch:
         content = pack(body)
         pairs = [socket.socketpair() for _ in range(self.processes)]
         self.links = {index: Connection(mine.detach()) for index, (mine, _) in enumerate(pairs)}
-        ours = [stage, content, self.board.fd, *([memory] if memory is not None else [])]
-        fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd]
+        ours = [stage, content, *([memory] if memory is not None else [])]
+        fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
             assert _server is not None
@@ -232,6 +234,7 @@ class _Launch:
                 if kind == "done":
                     results[index] = content
                 elif kind == "failed":
+                    content.detected_seconds = self.board.beat(index).seconds_ago
                     failures.append(content)
                 elif kind == "gone" and index not in results:
                     failures.append(self._death(index))
@@ -246,6 +249,7 @@ class _Launch:
                     failures.remove(failure)
                     results[failure.rank] = None  # type: ignore[index]
             if watch and not failures and (stalled := watch(self.board)):
+                stalled.traceback = stacks(self.board, self.stacks)
                 raise stalled
             if limit and time.monotonic() > limit:
                 raise RankFailed(f"the run passed its time limit of {time_limit:g} s", kind="time limit")
@@ -279,6 +283,7 @@ class _Launch:
 
     def _death(self, index: int) -> RankFailed:
         """A rank went away without a word: say how it ended and where it was."""
+        ago = self.board.beat(index).seconds_ago
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             if wait([self.control], timeout=0.1):
@@ -293,18 +298,21 @@ class _Launch:
         else:
             how = f"its process exited with code {code}"
         beat = self.board.beat(index)
-        return RankFailed(
+        failure = RankFailed(
             f"{who(index, self.ranks, self.processes)} died in {where(beat.step, beat.phase)}: {how}",
             rank=index,
             step=beat.step,
             phase=beat.phase,
             kind="died",
         )
+        failure.detected_seconds = ago
+        return failure
 
     def end(self) -> None:
         """Close everything; the keeper kills what still runs, and we wait until it has."""
         for link in self.links.values():
             link.close()
+        close_quietly(self.board.fd, self.stacks)
         if self.control:
             with contextlib.suppress(OSError):
                 self.control.shutdown(socket.SHUT_WR)
@@ -312,13 +320,6 @@ class _Launch:
                 while self.control.recv(65536):
                     continue
             self.control.close()
-
-
-def who(index: int, ranks: int, processes: int) -> str:
-    """How messages name a process: `rank 1 of 4`, or `server 0 of 2` for those beyond the ranks."""
-    if index < ranks:
-        return f"rank {index} of {ranks}"
-    return f"server {index - ranks} of {processes - ranks}"
 
 
 def where(step: int | None, phase: str | None) -> str:
@@ -346,6 +347,7 @@ def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
         scene: Scene = unpack(fds["scene"])
         board = Board(scene.processes, fds["board"])
         board.row(index)[PID] = os.getpid()
+        answer_with_stacks(fds["stacks"])
         _enter(scene, index)
         shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
         body = unpack(fds["body"])

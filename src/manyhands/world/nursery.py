@@ -30,7 +30,7 @@ import traceback
 from collections.abc import Callable
 
 # The order in which descriptors travel in a request; the links of the ranks follow.
-LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, SHARED, FIRST_LINK = range(8)
+LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
 
@@ -70,7 +70,8 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
     signal.set_wakeup_fd(-1)
     control = socket.socket(fileno=fds[CONTROL])
     links = fds[FIRST_LINK:]
-    named = {"listener": fds[LISTENER], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD], "shared": fds[SHARED]}
+    named = {"listener": fds[LISTENER], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD]}
+    named |= {"stacks": fds[STACKS], "shared": fds[SHARED]}
     os.dup2(fds[STDERR], 1)  # what ranks print must not mix with the caller's standard output
     os.dup2(fds[STDERR], 2)
     keeper = os.getpid()

@@ -34,6 +34,7 @@ class Beat:
     phase: str
     seconds_ago: float
     done: bool
+    lost: bool = False  # died, and the others went on without it
 
 
 class Board:
@@ -63,7 +64,7 @@ class Board:
         ago = (time.monotonic_ns() - row[SINCE]) / 1e9
         phase = row[PHASE]
         name = PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else "other"
-        return Beat(rank, row[STEP], name, ago, bool(row[DONE]))
+        return Beat(rank, row[STEP], name, ago, bool(row[DONE]), bool(row[LOST]))
 
     @property
     def ranks(self) -> int:
@@ -108,3 +109,10 @@ class Board:
     @stop_after.setter
     def stop_after(self, step: int) -> None:
         self._cells[_STOP_AFTER] = step
+
+
+def who(index: int, ranks: int, processes: int) -> str:
+    """How messages name a process: `rank 1 of 4`, or `server 0 of 2` for those beyond the ranks."""
+    if index < ranks:
+        return f"rank {index} of {ranks}"
+    return f"server {index - ranks} of {processes - ranks}"

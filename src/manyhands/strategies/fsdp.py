@@ -1,0 +1,226 @@
+"""Fully sharded data parallel: every rank keeps a shard of each parameter; layers are whole only while they run.
+
+    each unit (a block of the model, or the whole of what is left)
+      forward    all-gather its parameters, compute, drop them again
+      backward   all-gather them once more, compute, reduce-scatter the gradient: each rank keeps its shard's sum
+    update       every rank updates its shard alone
+
+    rank 0   [gather] forward [gather] forward ... [gather] backward [scatter] ...  update its half
+    rank 1   [gather] forward [gather] forward ... [gather] backward [scatter] ...  update its half
+
+Cost per update, with n ranks, G bytes of parameters (rows of each rounded up to a multiple of n), of which R outside
+of any unit, and T trained: bytes handed over 2 G - R + n T (each rank hands over its shard in a gather, its whole
+gradient in a scatter). With accumulate > 1 parameters stay whole until the update: G + n T, at the price of
+memory. Held: 1/n of weights, gradients and optimizer state, the activations of the rank's shard of the batch, and the
+parameters of the units at work. Exact: gradients are weighted with the true global count and summed. Paper: Zhao et
+al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023; Rajbhandari et al., "ZeRO", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..data import nest
+from ..data.batches import Batch
+from ..errors import BadInput
+from ..job import Job, seeded
+from ..model.units import find_units
+from ..world.parcel import by_value_copy
+from ..world.rank import Rank
+from .base import Loss, Strategy, Worker, refuse
+from .batchnorm import mark_empty, share_batchnorm
+from .parts import OrdinaryWorker, place_model, spread_over_devices
+from .ranks import default_ranks
+
+
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class FSDP(Strategy):
+    """One process a device; torch's fully_shard spreads parameters, gradients and optimizer state over ranks."""
+
+    ranks: int = field(default_factory=default_ranks)
+    unit_mb: float = 1.0  # blocks of at least this size are gathered on their own
+    transport: str = "auto"
+
+    name = "fsdp"
+    summary = "weights, gradients and optimizer state in shards over ranks, gathered layer by layer"
+    preload = ("torch.distributed.fsdp", "torch.distributed.tensor")
+
+    def __post_init__(self) -> None:
+        if self.unit_mb < 0:
+            raise BadInput(f"fsdp:unit_mb must be 0 or more (found {self.unit_mb:g})")
+
+    def check(self, job: Job) -> None:
+        if spread_over_devices(job.model):
+            places = sorted({str(parameter.device) for parameter in job.model.parameters()})
+            raise refuse(
+                self, f"shards a model over ranks, but this one spread itself over {', '.join(places)}; use ddp"
+            )
+        kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in job.model.parameters()}
+        if len(kinds) > 1:
+            raise refuse(self, f"sums gradients of one type, but parameters are {', '.join(sorted(kinds))}; use ddp")
+        for name, module in job.model.named_modules():
+            if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                raise refuse(self, f'cannot shard sparse gradients (module "{name}"); use ddp or parameter_server')
+
+    def prepare(self, job: Job) -> list[str]:
+        """Names of the units, the same for every rank."""
+        model, augment, (input, _) = by_value_copy((job.model, job.task.augment, job.example()))
+
+        def trial(model: nn.Module) -> None:
+            with seeded(job.task.seed):
+                keys = torch.arange(nest.count(input))
+                model.train()(augment(input, keys) if augment is not None else input)
+
+        return find_units(model, int(self.unit_mb * 2**20), trial)
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        model = place_model(job, rank)
+        if rank.processes == 1:
+            return OrdinaryWorker(job, rank, model, model)  # one shard is the whole
+        if job.settings.sync_batchnorm:
+            share_batchnorm(model)
+        return FSDPWorker(job, rank, model)
+
+
+class FSDPWorker(OrdinaryWorker):
+    """The ordinary step on a sharded model; sums, counts and times what travels."""
+
+    def __init__(self, job: Job, rank: Rank, model: nn.Module):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        mesh = init_device_mesh(rank.device.type, (rank.processes,))
+        drop = job.settings.accumulate == 1  # accumulating, parameters stay whole until the update
+        for name in job.prepared:
+            fully_shard(model.get_submodule(name), mesh=mesh, reshard_after_forward=drop)
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # backward needs it at once
+        self.traffic = Traffic(rank)
+        self.shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for module in self.shards:
+            module.set_custom_all_gather(self.traffic.gather)  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(self.traffic.scatter)  # type: ignore[arg-type]
+            module.set_gradient_divide_factor(1.0)  # shards are weighted already: gradients are sums
+            module.set_force_sum_reduction_for_comms(True)
+        super().__init__(job, rank, model, model, self._held_back, norm=self._norm)
+
+    def step(self, batch: Batch | None) -> Loss | None:
+        assert batch is not None
+        self.traffic.empty = batch.count == 0
+        mark_empty(self.plain, batch.count == 0)
+        return super().step(batch)
+
+    @contextmanager
+    def _held_back(self) -> Iterator[None]:
+        """A step that only accumulates: gradients are not summed, parameters are not dropped."""
+        self._communicate(False)
+        yield
+        self._communicate(True)
+
+    def _communicate(self, on: bool) -> None:
+        for module in self.shards:
+            module.set_requires_gradient_sync(on, recurse=False)
+            module.set_reshard_after_backward(on, recurse=False)
+
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        """Of the whole gradient: squares of every rank's shards, summed."""
+        local = [torch.linalg.vector_norm(_local(gradient)) for gradient in gradients]
+        total = torch.stack(local).square().sum() if local else torch.zeros((), device=self.rank.device)
+        self.rank.all_reduce(total)
+        return total.sqrt()
+
+    # ------------------------------------------------------------ whole tensors by name
+
+    def weights(self) -> dict[str, Tensor] | None:
+        for module in self.shards:
+            module.reshard()
+        whole = {name: _whole(value) for name, value in self.plain.state_dict().items() if isinstance(value, Tensor)}
+        return whole if self.rank.index == 0 else None
+
+    def state(self) -> dict[str, Any] | None:
+        whole = nest.each(self.updater.state(), _whole)
+        return whole if self.rank.index == 0 else None
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        for name, own in self.plain.state_dict().items():
+            own.copy_(_sharded_like(weights[name], own))
+        named = dict(self.updater.named)
+        sharded = {
+            name: {key: _sharded_like(value, named[name]) for key, value in values.items()}
+            for name, values in state["optimizer"]["state"].items()
+        }
+        self.updater.load({**state, "optimizer": {**state["optimizer"], "state": sharded}})
+
+
+class Traffic:
+    """The two collectives of sharding. On the CPU they are waited for here; on GPUs torch overlaps them itself."""
+
+    def __init__(self, rank: Rank):
+        self.rank = rank
+        self.empty = False  # this rank had no sample: its borrowed gradient is taken out
+        self.gather, self.scatter = _Gather(self), _Scatter(self)
+
+    @contextmanager
+    def booked(self, payload: Tensor) -> Iterator[None]:
+        clock = self.rank.clock
+        clock.count(payload.numel() * payload.element_size())
+        if self.rank.device.type != "cpu":
+            yield
+            return
+        meeting, began = self.rank.arrive(), monotonic_ns()
+        with clock.during("communication"):
+            yield
+            self.rank.split_wait(meeting, began)
+
+
+class _Collective:
+    def __init__(self, traffic: Traffic):
+        self.traffic = traffic
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Collective):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        with self.traffic.booked(input_tensor):
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class _Scatter(_Collective):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        if self.traffic.empty:
+            input_tensor.zero_()
+        with self.traffic.booked(input_tensor):
+            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All shards together, as a copy on the CPU; every rank takes part."""
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().to("cpu", copy=True)
+
+
+def _sharded_like(value: Any, own: Tensor) -> Any:
+    """This rank's shard of a whole tensor, cut as `own` is; what is not shaped like it stays."""
+    if not isinstance(value, Tensor) or not hasattr(own, "device_mesh") or value.shape != own.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)  # type: ignore[attr-defined]

@@ -1,0 +1,58 @@
+"""The docs are true: every Python block runs, every command names options that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run(page: Path) -> None:
+    """The blocks of a page run one after the other, in one namespace, in an empty folder."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        exec(compile(block, f"{page.name}", "exec"), namespace)
+
+
+def commands() -> dict[str, set[str]]:
+    """The options of every subcommand."""
+    import typer.main
+
+    from manyhands.cli import app
+
+    group = typer.main.get_command(app)
+    return {name: {flag for parameter in command.params for flag in parameter.opts} for name, command in group.commands.items()}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_exist(page: Path) -> None:
+    known = commands()
+    for block in [*blocks(page, "sh"), *blocks(page, "console")]:
+        for line in block.replace("\\\n", " ").splitlines():
+            line = line.removeprefix("$ ")
+            match = re.search(r"(?:^|-m |\| )manyhands (\S.*)$", line.split("#")[0])
+            if not match or match[1].startswith("-"):
+                continue
+            words = shlex.split(match[1].split("|")[0])
+            assert words[0] in known, line
+            for word in words[1:]:
+                if word.startswith("-") and not re.fullmatch(r"-\d+", word):
+                    assert word.split("=")[0] in known[words[0]] | {"--help"}, f"{word} in: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), target
