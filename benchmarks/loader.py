@@ -13,8 +13,8 @@ numbers one by one and let PIL turn the image; it is labelled as such.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -143,7 +143,10 @@ def torchvision_transform() -> Callable[[object], Tensor]:
 
 
 def installed(*names: str) -> bool:
-    return all(importlib.util.find_spec(name) for name in names)
+    try:
+        return all(importlib.import_module(name) for name in names)
+    except ImportError:
+        return False
 
 
 def contenders(images: Tensor, batch: int) -> dict[str, Iterator[Tensor]]:

@@ -22,7 +22,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,8 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _manifest(sums: Mapping[str, Mapping[str, Any]]) -> bytes:
-    return json.dumps({"format": FORMAT, "files": sums}, indent=1, sort_keys=True).encode()
+    own = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+    return json.dumps({"format": FORMAT, "files": sums, "sha256": own}, indent=1, sort_keys=True).encode()
 
 
 def _publish(scratch: Path, target: Path) -> Path:
@@ -282,7 +283,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     data = {name: _read_checked(target, name, entry) for name, entry in _read_manifest(target).items()}
     plain = json.loads(data[STATE])
     if plain["format"] != FORMAT:
-        raise BadInput(f"{target} was written by another manyhands (checkpoint format {plain['format']}, this reads {FORMAT})")
+        found = plain["format"]
+        raise BadInput(f"{target} is of another manyhands (checkpoint format {found}, this one reads {FORMAT})")
     parts = {part: assemble(plain[part], parse(data[file])) for part, file in TENSOR_FILES.items()}
     return Checkpoint(
         plain["step"], plain["epoch"], plain["number"], parts["weights"], parts["state"], parts["history"],
@@ -357,7 +359,7 @@ class Writer:
     def write(self, checkpoint: Checkpoint) -> None:
         """Copy what may change and hand it to the thread; waits for the checkpoint before, if it is not done yet."""
         self.wait()
-        copied = Checkpoint(**{**vars(checkpoint), **{part: self._copy(getattr(checkpoint, part), (part,)) for part in TENSOR_FILES}})
+        copied = replace(checkpoint, **{part: self._copy(getattr(checkpoint, part), (part,)) for part in TENSOR_FILES})
         self._thread = threading.Thread(target=self._write, args=(copied,), name="manyhands-checkpoint", daemon=True)
         self._thread.start()
 

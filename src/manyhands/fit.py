@@ -30,6 +30,7 @@ from .task import Task
 from .world.doctor import Doctor
 from .world.launch import Place, launch, warm_up
 from .world.rank import Rank, connect, from_place, share_board, share_over_store, started_by_torchrun, torchrun_place
+from .world.survivors import Exchange, SurvivingRank, may_go_on
 from .world.watch import Board
 
 COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
@@ -73,11 +74,14 @@ def fit(
     if not started_by_torchrun():
         warm_up()  # imports torch beside us while we build the job
     chosen = make_strategy(strategy, ranks)
-    settings = _settings(task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile)
+    settings = _settings(
+        task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile
+    )
     _positive("threads", threads)
     devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
     job = build(task, settings)
-    plan = Plan(on_step is not None, on_epoch is not None, True, _keeping(checkpoint_every, resume, run_dir))
+    keeping = _keeping(checkpoint_every, resume, run_dir)
+    plan = Plan(on_step is not None, on_epoch is not None, keeping=keeping, survive=on_death == "continue")
     _check_failure_options(chosen, max_restarts, stall_seconds, on_death)
     run = _new_run(job, chosen, devices, began, command)
     run.source = source
@@ -105,7 +109,9 @@ def fit(
     return run
 
 
-def _keeping(checkpoint_every: int | str | None, resume: bool, run_dir: str | os.PathLike[str] | None) -> Keeping | None:
+def _keeping(
+    checkpoint_every: int | str | None, resume: bool, run_dir: str | os.PathLike[str] | None
+) -> Keeping | None:
     every = interval(checkpoint_every)
     if run_dir is None:
         for name, asked in (("checkpoint_every", every is not None), ("resume", resume)):
@@ -123,7 +129,9 @@ def _check_failure_options(strategy: Strategy, max_restarts: int, stall_seconds:
     if on_death not in ("end", "continue"):
         raise BadInput(f'on_death must be "end" or "continue" (found {on_death!r})')
     if on_death == "continue" and not strategy.survives:
-        raise Refused(f"{strategy} cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can")
+        raise Refused(
+            f"{strategy} cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
+        )
 
 
 def _settings(
@@ -184,6 +192,8 @@ def _fill(run: Run, outcome: Outcome, began: float) -> None:
     record = dict(outcome.record)
     run.startup_seconds = record.pop("first_step_time") - began
     run.notes += record.pop("notes")
+    if len(record["epochs"]) < len(run.epochs):  # the rank that led has changed: the caller has heard them all
+        record.pop("epochs")
     for name, value in record.items():
         setattr(run, name, value)
     run.weights = outcome.weights
@@ -206,8 +216,11 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None) -> None:
     try:
         run.save(run_dir)
     except OSError as problem:
-        text = f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); checkpoints there are whole: make room and use --resume"
-        failure = RankFailed(text, kind="disk")
+        failure = RankFailed(
+            f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); "
+            "checkpoints there are whole: make room and use --resume",
+            kind="disk",
+        )
         failure.run = run  # type: ignore[attr-defined]  # the weights are not lost
         raise failure from None
 
@@ -215,6 +228,19 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None) -> None:
 def _answer(callbacks: dict[str, Callback | None], kind: str, figures: Any) -> bool:
     callback = callbacks.get(kind)
     return bool(callback(figures)) if callback is not None else False
+
+
+def _fault(failure: RankFailed) -> dict[str, Any]:
+    return {
+        "kind": failure.kind,
+        "rank": failure.rank,
+        "step": failure.step,
+        "phase": failure.phase,
+        "message": str(failure),
+        "detected_seconds": failure.detected_seconds,
+        "resumed_step": None,
+        "resumed_seconds": None,
+    }
 
 
 class Fitting:
@@ -242,6 +268,8 @@ class Fitting:
         if kind == "fault":
             self.run.faults.append(content)
             kind, content = "note", content["message"]
+        if kind == "epoch":
+            self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] != content["epoch"]] + [content]
         if kind == "started" and self.run.restarts:
             self.run.faults[-1]["resumed_seconds"] = content - self.began
         self.show(kind, content)
@@ -262,7 +290,8 @@ class Fitting:
                 self.note(f"no checkpoint to resume from in {self.checkpoints}: starting anew")
             return None
         refuse_other_task(found, fingerprint(self.job))
-        self.run.resumed_from = {"step": found.step, "epoch": found.epoch + 1, "strategy": found.strategy, "ranks": found.ranks}
+        where = {"step": found.step, "epoch": found.epoch + 1}
+        self.run.resumed_from = {**where, "strategy": found.strategy, "ranks": found.ranks}
         self.run.faults = self.run.faults or found.history["faults"]
         self.note(f"resuming after step {found.step} from {found.path}")
         return found
@@ -275,7 +304,7 @@ class Fitting:
             aside = self.checkpoints.with_name(FOLDER + ".before")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(self.checkpoints, aside)
-            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside} (resume continues from them)")
+            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside}")
         return None
 
     # ------------------------------------------------------------ ranks of our own
@@ -308,25 +337,25 @@ class Fitting:
             shared=strategy.share(self.job),
             preload=strategy.preload,
             on_tell=lambda _, kind, content: self.hear(kind, content),
-            on_ask=self.answer,
+            on_ask=Exchange(self.answer) if plan.survive else self.answer,
             watch=doctor,
+            forgive=self._goes_on if plan.survive else None,
             time_limit=time_limit,
         )
-        return results[0]
+        return next((result for result in results if result is not None), None)
+
+    def _goes_on(self, failure: RankFailed, board: Board) -> bool:
+        """Whether the others can do without a dead rank; if so it is noted and its share is theirs."""
+        if not may_go_on(failure, board):
+            return False
+        self.run.faults.append({**_fault(failure), "message": f"{failure}; the others go on"})
+        self.note(f"{failure}; the others go on and share its work")
+        return True
 
     def _start_after(self, failure: RankFailed, max_restarts: int, start: Checkpoint | None) -> Checkpoint | None:
         """Note the failure and say where to start again; raises it where that is not allowed or leads nowhere."""
         run, before = self.run, self.run.faults[-1] if self.run.restarts else None
-        fault = {
-            "kind": failure.kind,
-            "rank": failure.rank,
-            "step": failure.step,
-            "phase": failure.phase,
-            "message": str(failure),
-            "detected_seconds": failure.detected_seconds,
-            "resumed_step": None,
-            "resumed_seconds": None,
-        }
+        fault = _fault(failure)
         run.faults.append(fault)
         if run.restarts >= max_restarts or failure.kind == "time limit":
             raise failure
@@ -367,7 +396,7 @@ def rank_body(
     device = devices[place.index]
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank, store = from_place(place, device)
+    rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
     rank.devices = devices
     connect(rank, getattr(strategy, "transport", "auto"), store, COLLECTIVE_SECONDS)
     try:
@@ -393,7 +422,10 @@ def _join(fitting: Fitting, resume: bool) -> Outcome | None:
             f"use --ranks {world} or --nproc-per-node {strategy.processes}"
         )
     if hosts > 1 and not strategy.hosts:
-        raise Refused(f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); use ddp or parameter_server")
+        raise Refused(
+            f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
+            "use ddp or parameter_server"
+        )
     probe(job)
     strategy.check(job)
     local = int(os.environ.get("LOCAL_RANK", index))

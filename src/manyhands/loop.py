@@ -18,7 +18,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 
 from .checkpoint import Checkpoint
 from .data import nest
+from .data.augment import sample_keys
 from .data.batches import Batch, Batches, DatasetSource
 from .data.order import Order, Step
 from .errors import RankFailed
@@ -37,8 +38,8 @@ from .measure.summary import merge_losses, summarise, timeline
 from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Loss, Strategy, Worker
 from .world.launch import where
-from .world.watch import who
 from .world.rank import Rank
+from .world.watch import who
 
 PROGRESS_SECONDS = 0.1
 UNREAD_LOSSES = 50  # CUDA losses are read in batches: reading one waits for the device
@@ -64,6 +65,7 @@ class Plan:
     keeping: Keeping | None = None  # where and how often checkpoints are written
     resume: Checkpoint | None = None  # where to go on from
     faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
+    survive: bool = False  # ranks go on without a dead one and share its work
 
 
 @dataclass
@@ -99,7 +101,8 @@ class Training:
         self._due = False
         self._random_data = isinstance(job.train, DatasetSource)
         self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
-        self._judge = copy.deepcopy(job.model) if rank.index == 0 and job.test is not None else None
+        judges = rank.leads or (plan.survive and not rank.serves)  # any rank may come to lead
+        self._judge = copy.deepcopy(job.model) if judges and job.test is not None else None
 
     def run(self) -> Outcome | None:
         rank = self.rank
@@ -113,10 +116,11 @@ class Training:
             workers = self.job.settings.loader_workers or 0
             batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
         started = time.time()
-        if rank.index == 0:
+        if rank.leads:
             rank.tell("started", started)
         weights = None
-        remaining = self.job.total_steps - self.clock.steps
+        first = self.clock.steps
+        remaining = self.job.total_steps - first
         for epoch in range(self._first_epoch, self.job.settings.epochs):
             steps = list(islice(self.order.steps(epoch, self._first_number), max(0, remaining)))
             if not steps or self.stopped:
@@ -128,7 +132,7 @@ class Training:
             if self.snapshots is not None and last.update and (self._due or ending):
                 self._take_snapshot(worker, last)
             self._first_number = 0
-        if weights is None:  # resumed at the very end
+        if self.clock.steps == first:  # resumed at the very end: every process sees it alike
             weights = self._nothing_left(worker)
         outcome = self._outcome(worker, weights, started)
         rank.done()
@@ -169,6 +173,8 @@ class Training:
         batch = None
         if feed is not None:
             batch = next(feed)
+            if self.plan.survive and self.rank.board.anyone_lost:
+                self._take_over(batch)
             self._prepare(batch)
             self.samples += batch.count
         loss = worker.step(batch)
@@ -176,8 +182,29 @@ class Training:
         if loss is not None:
             self._note(loss)
         clock.end_step()
-        if self.plan.progress and self.rank.index == 0:
+        if self.plan.survive:
+            self.rank.board.finish(self.rank.index, clock.steps, self.samples)
+        if self.plan.progress and self.rank.leads:
             self._tell_progress(step)
+
+    def _take_over(self, batch: Batch) -> None:
+        """Add shares of dead ranks to this batch: two at a time, in the last step of an epoch all that are left."""
+        shard = self.strategy.feed(self.rank)
+        last = batch.step.number + 1 == self.order.steps_per_epoch
+        claimed = self.rank.board.claim(self.clock.steps + 1, sys.maxsize if last else 2)
+        if not claimed or shard is None:
+            return
+        parts = [(batch.step, shard)] if batch.count else []
+        for rank, number in claimed:
+            epoch, within = divmod(number - 1, self.order.steps_per_epoch)
+            parts.append((next(self.order.steps(epoch, within)), replace(shard, index=rank)))
+        chosen = [(step.epoch, self.order.indices(step, part)) for step, part in parts]
+        indices = torch.cat([found for _, found in chosen])
+        if len(indices):
+            batch.input, batch.target = self.job.train.gather(indices)
+            batch.count = len(indices)
+            if batch.keys is not None:
+                batch.keys = torch.cat([sample_keys(self.order.seed, epoch, found) for epoch, found in chosen])
 
     def _prepare(self, batch: Batch) -> None:
         """Move the batch to the rank's device and augment it there."""
@@ -233,10 +260,10 @@ class Training:
         with self.clock.during("other"):
             self._read_losses()
             mine = self.losses[-1:] if self.losses and self.losses[-1][0] == done - 1 else []
-            everyone = self.rank.gather(mine) if lockstep else [mine]
+            everyone = (self.rank.gather(mine) or []) if lockstep else [mine]
             stop = False
-            if self.rank.index == 0:
-                stop = bool(self.rank.ask("on_step", self._step_figures(worker, step, everyone or [])))
+            if self.rank.leads:
+                stop = bool(self.rank.ask("on_step", self._step_figures(worker, step, everyone)))
             stop = bool(self.rank.agree(stop)) if lockstep else self._stop_together(stop, done)
         if stop:
             self.stopped = f"on_step ended the run after step {done}"
@@ -290,8 +317,10 @@ class Training:
         everyone = rank.gather([entry for entry in self.losses if entry[0] >= first])
         weights = worker.weights()
         stop = False
-        if rank.index == 0:
-            assert everyone is not None and weights is not None
+        if rank.leads:
+            assert everyone is not None
+            assert weights is not None
+            everyone = [item for item in everyone if item is not None]
             shifted = [{"losses": [(step - first, mean, count) for step, mean, count in item]} for item in everyone]
             counted = sum(count for item in everyone for _, _, count in item)
             losses = merge_losses(shifted, self.clock.steps - first)
@@ -321,7 +350,8 @@ class Training:
         return weights
 
     def _evaluate(self, weights: dict[str, Any]) -> dict[str, Any]:
-        assert self._judge is not None and self.job.test is not None
+        assert self._judge is not None
+        assert self.job.test is not None
         self._judge.load_state_dict(weights)
         judge = self._judge.to(self.rank.device)
         if self.rank.hosts == 1:
@@ -349,8 +379,9 @@ class Training:
         everyone = rank.gather(self._measured(worker, self.snapshots.last))
         epoch_over = step.number + 1 == self.order.steps_per_epoch
         stored = None
-        if rank.index == 0:
+        if rank.leads:
             assert everyone is not None
+            everyone = [item for item in everyone if item is not None]
             history = self.history
             history.updates = self._updates([item.pop("updates") for item in everyone])
             staleness = merge_staleness([self._resumed_staleness, *(item.pop("staleness") for item in everyone)])
@@ -374,17 +405,19 @@ class Training:
             "overlapped": self.clock.overlapped,
             "late": self.clock.late,
             "samples": self.samples,
-            "updates": worker.updates,
+            "since": since,
+            "updates": self._own_updates(worker),
             "staleness": worker.figures().get("staleness"),
             "losses": [entry for entry in self.losses if entry[0] >= since],
             "durations": [end - begin for begin, end in zip(ends[since:], ends[since + 1 :], strict=False)],
         }
 
+    def _own_updates(self, worker: Worker) -> int:
+        return worker.updates if self.strategy.lockstep else worker.updates - self._updates_before
+
     def _updates(self, everyone: list[int]) -> int:
         """Writes to the weights by all processes together, those before a resume included."""
-        if self.strategy.lockstep:
-            return max(everyone)
-        return self._updates_past + sum(everyone) - self._updates_before * len(everyone)
+        return max(everyone) if self.strategy.lockstep else self._updates_past + sum(everyone)
 
     def _restore(self, worker: Worker, checkpoint: Checkpoint) -> None:
         """Go on where a checkpoint was taken: weights and optimizer, position in the data, figures so far."""
@@ -398,7 +431,7 @@ class Training:
         self.samples = mine["samples"]
         self._first_epoch, self._first_number = checkpoint.epoch, checkpoint.number
         self._epoch_seconds = past.epoch_seconds
-        if self.rank.index == 0:
+        if self.rank.leads:
             self.epochs, self.test = past.epochs, past.test
             self.evaluation_seconds, self.checkpoint_seconds = past.evaluation_seconds, past.checkpoint_seconds
             first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
@@ -409,7 +442,7 @@ class Training:
     def _nothing_left(self, worker: Worker) -> dict[str, Any] | None:
         """A resumed fit that had already made all its steps still gives weights and test figures."""
         weights = worker.weights()
-        if self.rank.index == 0 and self._judge is not None and self.test is None:
+        if self.rank.leads and self._judge is not None and self.test is None:
             assert weights is not None
             self.rank.say("evaluation")
             self.test = self._evaluate(weights)
@@ -431,15 +464,20 @@ class Training:
             "samples": self.samples,
             "losses": self.losses,
             "peak_memory_bytes": peak_memory(rank.device),
-            "updates": worker.updates,
+            "updates": self._own_updates(worker),
             "extra": worker.figures(),
         }
         everyone = rank.gather(mine)
-        if rank.index != 0:
+        if not rank.leads:
             return None
-        assert everyone is not None and weights is not None
-        updates = [item["updates"] for item in everyone]
+        assert everyone is not None
+        assert weights is not None
+        everyone = [item for item in everyone if item is not None]
+        updates, extras = [item["updates"] for item in everyone], [item["extra"] for item in everyone]
         record = summarise(everyone, rank.ranks)
+        if self.plan.survive and (by_the_dead := rank.board.samples_of_lost):
+            record["samples"] += by_the_dead
+            record["samples_per_second"] = record["samples"] / record["seconds"]
         resumed = self.plan.resume.step if self.plan.resume else 0
         record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
@@ -448,13 +486,13 @@ class Training:
             test=self.test,
             evaluation_seconds=self.evaluation_seconds,
             checkpoint_seconds=self.checkpoint_seconds if self.plan.keeping else None,
-            staleness=merge_staleness([self._resumed_staleness, *(item["extra"].get("staleness") for item in everyone)]),
+            staleness=merge_staleness([self._resumed_staleness, *(extra.get("staleness") for extra in extras)]),
             weights_sha256=weights_digest(weights),
             environment=environment(),
             first_step_time=started,
             status="stopped" if self.stopped else "done",
             reason=self.stopped,
-            notes=[note for item in everyone for note in item["extra"].get("notes", [])],
+            notes=[note for extra in extras for note in extra.get("notes", [])],
         )
         return Outcome(record, weights, timeline(everyone))
 

@@ -54,6 +54,10 @@ class History:
 
     def add(self, everyone: Sequence[dict[str, Any]], steps: int, ranks: int) -> None:
         """Append the steps that the processes report since the last time."""
+        missing = min((item["since"] for item in everyone), default=0) - len(self.losses)
+        self.losses += [math.nan] * missing  # a rank that leads in place of a dead one knows only what came since
+        self.counts += [0] * missing
+        self.durations += [0] * missing
         first = len(self.losses)
         sums, counts = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64)
         for item in everyone:
@@ -79,7 +83,8 @@ class History:
 
     @classmethod
     def restored(cls, stored: dict[str, Any]) -> History:
-        return cls(**{name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in stored.items()})
+        lists = {name: value.tolist() for name, value in stored.items() if isinstance(value, torch.Tensor)}
+        return cls(**{**stored, **lists})
 
 
 class Snapshots:
@@ -91,10 +96,9 @@ class Snapshots:
         self.last = resumed.step if resumed else 0
         self._last_time = time.monotonic()
         self._order: Order = job.order
-        self.writer = None
-        if rank.index == 0:
-            self._task = fingerprint(job)
-            self.writer = Writer(keeping.folder, self._failed, [resumed.step] if resumed else [])
+        self._task = fingerprint(job)
+        self._writer: Writer | None = None  # made by the rank that leads
+        self._folder, self._own = keeping.folder, [resumed.step] if resumed else []
 
     def due(self, step: Step, done: int) -> bool:
         """Whether every process pauses for a checkpoint after this step; all of them answer alike."""
@@ -107,8 +111,8 @@ class Snapshots:
         board = self.rank.board
         with board.locked():
             board.finish(self.rank.index, done)
-            if self.rank.index == 0 and board.checkpoint_after < done and self._time_is_up():
-                board.checkpoint_after = self._update_from(board.first_common(0, done))
+            if self.rank.leads and board.checkpoint_after < done and self._time_is_up():
+                board.checkpoint_after = self._update_from(board.first_common(self.rank.index, done))
         return board.checkpoint_after == done
 
     def _time_is_up(self) -> bool:
@@ -125,21 +129,24 @@ class Snapshots:
         """Gather weights and state from every process and start writing them; rank 0 gives the history."""
         weights, state = worker.weights(), worker.state()
         self.last, self._last_time = done, time.monotonic()
-        if self.writer is None:
+        if not self.rank.leads:
             return
-        assert weights is not None and state is not None and history is not None
-        self.writer.write(
-            Checkpoint(done, epoch, number, weights, state, history, self._task, str(self.strategy), self.strategy.ranks)
-        )
+        assert weights is not None
+        assert state is not None
+        assert history is not None
+        name, ranks = str(self.strategy), self.strategy.ranks
+        self._writer = self._writer or Writer(self._folder, self._failed, self._own)
+        self._writer.write(Checkpoint(done, epoch, number, weights, state, history, self._task, name, ranks))
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on the disk."""
-        if self.writer is not None:
-            self.writer.wait()
+        if self._writer is not None:
+            self._writer.wait()
 
     def _failed(self, step: int, reason: str) -> None:
-        text = f"the checkpoint after step {step} was not written: {reason}; training goes on, earlier checkpoints are whole"
-        self.rank.tell("fault", {"kind": "checkpoint", "rank": 0, "step": step, "phase": "checkpoint", "message": text})
+        text = f"the checkpoint after step {step} was not written: {reason}; training goes on, earlier ones are whole"
+        fault = {"kind": "checkpoint", "rank": self.rank.index, "step": step, "phase": "checkpoint", "message": text}
+        self.rank.tell("fault", fault)
 
 
 def share_of_past(history: History, rank: Rank) -> dict[str, Any]:

@@ -75,6 +75,42 @@ def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None
     assert len(widths("timeline-4")) == 1  # hogwild does not
 
 
+def test_a_timeline_shows_ranks_at_the_same_time_even_when_their_steps_are_not(make: Make) -> None:
+    run = make("hogwild", 100)
+    run.timeline = [
+        {
+            "rank": rank,
+            "step": step,
+            "phase": "forward",
+            "start_ms": 40 * rank + 10 * step,
+            "end_ms": 40 * rank + 10 * step + 10,
+        }
+        for rank in range(2)
+        for step in range(6)
+    ]  # rank 0 is recorded from 0 to 60 ms, rank 1 from 40 to 100
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    bars, marks = chart["data"]
+    assert sorted(zip(bars["y"], bars["base"], strict=True)) == [(0, 0), (0, 10), (1, 0), (1, 10)]
+    assert sorted(zip(marks["y"], marks["customdata"], strict=True)) == [(0, 4), (0, 5), (1, 0), (1, 1)]
+
+
+def test_ranks_never_recorded_together_are_all_shown(make: Make) -> None:
+    run = make("hogwild", 100)
+    run.timeline = [
+        {"rank": rank, "step": 0, "phase": "forward", "start_ms": 50 * rank, "end_ms": 50 * rank + 10}
+        for rank in range(2)
+    ]
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    assert chart["data"][0]["base"] == [0, 50]
+
+
+def test_a_lone_half_chart_gets_the_whole_line(make: Make) -> None:
+    run = make("ddp", 100, per_rank=[{"rank": 0, "peak_memory_bytes": 2**28}])
+    assert 'class="chart half"' not in page([run])
+    run.usage = {"cores": [{"core": 0, "mean_percent": 50.0}]}
+    assert page([run]).count('class="chart half"') == 2
+
+
 def test_a_server_is_no_rank(make: Make) -> None:
     spans = [{"rank": rank, "step": 4, "phase": "wait", "start_ms": 0.0, "end_ms": 1.0} for rank in range(3)]
     run = make("parameter_server", 100)

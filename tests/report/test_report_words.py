@@ -56,13 +56,18 @@ def test_ranks_that_gain_nothing(make: Make) -> None:
 
 def test_ranks_that_cost_more_than_they_gain(make: Make) -> None:
     runs = [make("single", 4000), make("ddp", 3000)]
-    assert verdict(runs) == "one process with one thread is 1.3x faster than ddp: here ranks cost more than they gain."
+    assert verdict(runs) == "One process with one thread is 1.3x faster than ddp: here ranks cost more than they gain."
+
+
+def test_a_tie_of_strategies_behind_one_process(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 2000), make("hogwild", 2020)]
+    assert verdict(runs).startswith("One process with one thread is about 2.0x faster than hogwild and ddp: here ranks")
 
 
 def test_all_cores_lead_and_the_strategy_only_equals_one_thread(make: Make) -> None:
     runs = [make("single", 4000), make("single", 7000, threads=2), make("ddp", 4000), make("pipeline", 2000)]
     assert verdict(runs) == (
-        "one process with two threads is 1.8x faster than ddp, which is only as fast as one process with one thread."
+        "One process with two threads is 1.8x faster than ddp, which is only as fast as one process with one thread."
     )
     runs[2] = make("ddp", 3000)
     assert verdict(runs).endswith("than ddp, which is slower even than one process with one thread.")
@@ -115,7 +120,7 @@ def test_without_a_single_row(make: Make) -> None:
 
 def test_only_single_rows(make: Make) -> None:
     runs = [make("single", 4000), make("single", 6400, threads=2)]
-    assert verdict(runs) == "one process with two threads is 1.6x faster than one process with one thread."
+    assert verdict(runs) == "One process with two threads is 1.6x faster than one process with one thread."
     days = [make("single", 4000, started="monday"), make("single", 4010, started="tuesday")]
     assert verdict(days) == "single (tuesday) and single (monday) are equally fast."
 

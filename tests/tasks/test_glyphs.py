@@ -93,11 +93,11 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, task, steps:
 
 
 def test_lenet_learns_what_a_linear_model_cannot():
-    task = load_task("glyphs:train=8000,test=1000")
+    task = load_task("glyphs:train=6000,test=1000")
     torch.manual_seed(0)
     lenet = task.model()
     straight = torch.nn.Sequential(lenet[0], torch.nn.Flatten(), torch.nn.Linear(784, 10))
-    curved = train(lenet, task.optimizer(lenet.named_parameters()), task, 500)
-    linear = train(straight, torch.optim.SGD(straight.parameters(), lr=0.002, momentum=0.9), task, 500)
-    assert curved > 0.93
-    assert 0.6 < linear < 0.9
+    curved = train(lenet, task.optimizer(lenet.named_parameters()), task, 350)
+    linear = train(straight, torch.optim.SGD(straight.parameters(), lr=0.002, momentum=0.9), task, 350)
+    assert curved > 0.9
+    assert 0.6 < linear < 0.87

@@ -85,7 +85,7 @@ class Run:
         """The row label in a table: the strategy with its options."""
         if not self.options:
             return self.strategy
-        return self.strategy + ":" + ",".join(f"{key}={_plain(value)}" for key, value in self.options.items())
+        return self.strategy + ":" + ",".join(f"{key}={option_text(value)}" for key, value in self.options.items())
 
     def record(self) -> dict[str, Any]:
         """The record as plain JSON-able data; figures that are not finite become null."""
@@ -208,8 +208,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def option_text(value: Any) -> str:
+    """An option as it is written: `true`, `0.5`, lists as `1+3`."""
+    if isinstance(value, tuple | list):
+        return "+".join(option_text(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def _write_whole(path: Path, text: str) -> None:

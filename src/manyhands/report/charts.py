@@ -31,23 +31,21 @@ def speed_chart(shown: Sequence[Series]) -> Chart:
     )
     fastest = max(speed(item.run) or 0 for item in measured)
     for row, item in enumerate(measured):
-        middle = speed(item.run) or 0
-        fill = "var(--baseline)" if item.run.strategy == "single" else "var(--accent)"
+        middle, rounds = speed(item.run) or 0.0, speeds(item.run)
+        roomy = middle > fastest / 3
         fig.add_bar(
             x=[short(middle)],
             y=[row],
             orientation="h",
             width=0.62,
-            marker={"color": fill},
-            text=f"<b>{middle:,.0f}</b>",
-            textposition="inside" if middle > fastest / 3 else "outside",
+            marker={"color": "var(--baseline)" if item.run.strategy == "single" else "var(--accent)"},
+            text=f"<b>{middle:,.0f}</b>" if roomy else "",
+            textposition="inside",
             insidetextanchor="start",
-            insidetextfont={"color": SURFACE},
-            outsidetextfont={"color": TEXT},
+            textfont={"color": SURFACE},
             name=item.safe,
             hovertemplate="%{x:,.0f} samples/s<extra>%{fullData.name}</extra>",
         )
-        rounds = speeds(item.run)
         fig.add_scatter(
             x=[short(value) for value in rounds],
             y=[row] * len(rounds),
@@ -56,6 +54,9 @@ def speed_chart(shown: Sequence[Series]) -> Chart:
             name=item.safe,
             hovertemplate="a round: %{x:,.0f} samples/s<extra>%{fullData.name}</extra>",
         )
+        if not roomy:  # beside the bar and its dots
+            place = short(max([middle, *rounds]))
+            fig.add_annotation(x=place, y=row, text=f"<b>{middle:,.0f}</b>", showarrow=False, xanchor="left", xshift=8)
     caption = "Bars in grey are one process. "
     if any(spread(item.run) for item in measured):
         caption += "A bar is the median, a dot one round; where dots of two rows overlap, the rows are equally fast."
@@ -153,7 +154,10 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
     headings = ("strategy", "first", "last")
     if all(len(points) == 1 for _, points in curves):
         title = "Test accuracy at the end"
-        unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
+        ends = [100 * points[0][1] for _, points in curves]
+        margin = max(0.08 * (max(ends) - min(ends)), 0.1)
+        span = [min(ends) - margin, max(ends) + 3 * margin]  # room for the figures beside the marks
+        unit = {"title": "test accuracy (%)", "ticksuffix": " %", "range": span}
         fig = rows_figure(title, 36 * len(curves), unit, [item.tick for item, _ in curves], showlegend=False)
         for row, (item, points) in enumerate(curves):
             fig.add_scatter(
@@ -163,6 +167,7 @@ def accuracy_chart(shown: Sequence[Series]) -> Chart:
                 marker={"color": item.colour, "symbol": item.symbol, "size": 11},
                 text=percent(points[0][1], 2),
                 textposition="middle right",
+                cliponaxis=False,
                 name=item.safe,
                 hovertemplate="%{x:.2f} %<extra>%{fullData.name}</extra>",
             )

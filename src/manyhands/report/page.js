@@ -50,9 +50,9 @@
     if (!rows) return;
     layout.yaxis.showticklabels = false;
     layout.height *= 1.15;
-    layout.annotations = rows.map(([text, top]) => (
+    layout.annotations = (layout.annotations || []).concat(rows.map(([text, top]) => (
       { text, y: top, yanchor: "bottom", x: 0, xref: "paper", xanchor: "left", showarrow: false, borderpad: 1 }
-    ));
+    )));
     for (const trace of data.filter((item) => item.type === "heatmap")) {
       layout.height += 20 * rows.length;
       trace.ygap = 22;

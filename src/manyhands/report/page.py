@@ -213,10 +213,11 @@ def _class(column: Column) -> str:
 
 
 def _charts(found: Sequence[Chart]) -> str:
-    return f'<div class="charts">{"".join(_chart(chart) for chart in found)}</div>'
+    paired = sum(chart.half for chart in found if chart.figure is not None) > 1
+    return f'<div class="charts">{"".join(_chart(chart, paired) for chart in found)}</div>'
 
 
-def _chart(chart: Chart) -> str:
+def _chart(chart: Chart, paired: bool) -> str:
     if chart.figure is None:
         return f'<p class="absent"><strong>{escape(chart.title)}.</strong> {escape(chart.caption)}</p>'
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in chart.headings)
@@ -225,7 +226,7 @@ def _chart(chart: Chart) -> str:
         for row in chart.rows
     )
     return (
-        f'<figure class="chart{" half" if chart.half else ""}" aria-labelledby="{chart.id}-title">'
+        f'<figure class="chart{" half" if chart.half and paired else ""}" aria-labelledby="{chart.id}-title">'
         f'<h3 class="unseen" id="{chart.id}-title">{escape(chart.title)}</h3>'
         f'<div id="chart-{chart.id}" class="plot" role="group" aria-describedby="{chart.id}-caption"'
         f' style="min-height:{chart.figure.layout.height + 120}px"></div>'

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from ..measure.run import PHASES
 from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, phase_marker, rows_figure, short
 from .figures import largest_phase, number, percent, phase_times
 
-STEPS = 3  # so many steps a timeline shows
+STEPS = 3  # about so many steps a timeline shows
 
 
 def phases_chart(shown: Sequence[Series]) -> Chart:
@@ -98,7 +99,7 @@ Span = tuple[int, int, str, float, float]  # rank, step, phase, start and end in
 
 
 def _spans(item: Series) -> list[Span]:
-    """The last few steps kept, counted from the first moment shown."""
+    """Every span kept, in the order of ranks and times."""
     spans: list[Span] = []
     for entry in item.run.timeline or []:
         rank, step = number(entry.get("rank")), number(entry.get("step"))
@@ -107,13 +108,34 @@ def _spans(item: Series) -> list[Span]:
             continue
         phase = entry.get("phase")
         spans.append((int(rank), int(step), phase if phase in PHASES else "other", start, end))
-    steps = sorted({step for _, step, _, _, _ in spans})[-STEPS:]
-    spans = [span for span in spans if span[1] in steps]
-    begin = min((start for _, _, _, start, _ in spans), default=0.0)
-    return [(rank, step, phase, start - begin, end - begin) for rank, step, phase, start, end in spans]
+    return sorted(spans, key=lambda span: (span[0], span[3]))
 
 
-def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
+def _step_starts(spans: Sequence[Span]) -> dict[tuple[int, int], float]:
+    starts: dict[tuple[int, int], float] = {}
+    for rank, step, _, start, _ in spans:
+        starts[rank, step] = min(start, starts.get((rank, step), start))
+    return starts
+
+
+def _window(spans: Sequence[Span]) -> tuple[float, float]:
+    """A stretch of about `STEPS` steps in which every rank was recorded: ranks that do not wait for each other
+    pass the same steps at different times. The last such stretch, where there is any; else everything."""
+    ranks = {rank for rank, *_ in spans}
+    first = max(min(start for rank, _, _, start, _ in spans if rank == one) for one in ranks)
+    last = min(max(end for rank, _, _, _, end in spans if rank == one) for one in ranks)
+    if last <= first:
+        return min(span[3] for span in spans), max(span[4] for span in spans)
+    starts = sorted(_step_starts(spans).values())
+    ends = {(rank, step): end for rank, step, _, _, end in spans}  # spans come in the order of time
+    length = STEPS * median(ends[key] - start for key, start in _step_starts(spans).items())
+    begin = max(first, last - length)
+    return max((start for start in starts if first <= start <= begin), default=begin), last
+
+
+def _timeline(key: str, item: Series, everything: Sequence[Span]) -> Chart:
+    begin, finish = _window(everything)
+    spans = [span for span in everything if span[4] > begin and span[3] < finish]
     ranks = sorted({rank for rank, *_ in spans})
     steps = sorted({step for _, step, *_ in spans})
     used = [phase for phase in PHASES if any(span[2] == phase for span in spans)]
@@ -121,7 +143,7 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
     fig = rows_figure(
         title,
         46 * len(ranks),
-        {"title": "milliseconds", "rangemode": "tozero"},
+        {"title": "milliseconds", "range": [0, short(finish - begin)]},
         [_who(item, rank) for rank in ranks],
         tops=[place - 0.23 for place in range(len(ranks))],
         barmode="overlay",
@@ -131,17 +153,17 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
     for phase in used:
         mine = [index for index, span in enumerate(spans) if span[2] == phase]
         fig.add_bar(
-            base=[short(spans[index][3]) for index in mine],
-            x=[short(spans[index][4] - spans[index][3]) for index in mine],
+            base=[short(max(spans[index][3], begin) - begin) for index in mine],
+            x=[short(min(spans[index][4], finish) - max(spans[index][3], begin)) for index in mine],
             y=[ranks.index(spans[index][0]) + (0.33 if index in hidden else 0) for index in mine],
             width=[0.16 if index in hidden else 0.46 for index in mine],
             orientation="h",
             marker={**phase_marker(phase), "line": {"width": 0}},
             name=phase,
-            customdata=[[spans[index][1], _who(item, spans[index][0])] for index in mine],
-            hovertemplate="%{fullData.name}: %{x:.3~g} ms<extra>%{customdata[1]}, step %{customdata[0]}</extra>",
+            customdata=[_hover(item, spans[index]) for index in mine],
+            hovertemplate="%{fullData.name}: %{customdata[0]} ms<extra>%{customdata[1]}, step %{customdata[2]}</extra>",
         )
-    fig.add_scatter(**_step_marks(spans, ranks))
+    fig.add_scatter(**_step_marks(everything, ranks, begin, finish))
     caption = f"Steps {steps[0]} to {steps[-1]}; a stroke marks where a rank begins a step."
     if hidden:
         caption += " Thin bars ran at the same time as the thick ones above them: overlapped."
@@ -151,6 +173,12 @@ def _timeline(key: str, item: Series, spans: Sequence[Span]) -> Chart:
     }
     rows = [[_who(item, rank), *(f"{totals[rank][phase]:.2f}" for phase in used)] for rank in ranks]
     return Chart(key, title, caption, fig, len(used), ("ms in", *used), rows)
+
+
+def _hover(item: Series, span: Span) -> list[Any]:
+    """The whole length of a span, also of one that is cut at the edge of the chart."""
+    rank, step, _, start, end = span
+    return [f"{end - start:.3g}", _who(item, rank), step]
 
 
 def _who(item: Series, rank: int) -> str:
@@ -175,16 +203,16 @@ def _behind(spans: Sequence[Span]) -> set[int]:
     return hidden
 
 
-def _step_marks(spans: Sequence[Span], ranks: Sequence[int]) -> dict[str, Any]:
-    begins: dict[tuple[int, int], float] = {}
-    for rank, step, _, start, _ in spans:
-        begins[rank, step] = min(start, begins.get((rank, step), start))
+def _step_marks(spans: Sequence[Span], ranks: Sequence[int], begin: float, finish: float) -> dict[str, Any]:
+    begins = _step_starts(spans)
+    marks = [(rank, step, start) for (rank, step), start in begins.items() if rank in ranks and begin <= start < finish]
     return {
-        "x": [short(start) for start in begins.values()],
-        "y": [ranks.index(rank) for rank, _ in begins],
+        "x": [short(start - begin) for _, _, start in marks],
+        "y": [ranks.index(rank) for rank, _, _ in marks],
         "mode": "markers",
         "marker": {"symbol": "line-ns", "size": 30, "line": {"color": MUTED, "width": 2}},
         "showlegend": False,
-        "customdata": [step for _, step in begins],
+        "cliponaxis": False,
+        "customdata": [step for _, step, _ in marks],
         "hovertemplate": "step %{customdata} begins at %{x:.3~g} ms<extra></extra>",
     }

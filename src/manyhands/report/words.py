@@ -53,6 +53,11 @@ def conclusion(runs: Sequence[Run]) -> str:
 
 def verdict(runs: Sequence[Run]) -> str:
     """One sentence: which run is fastest, and whether that is the strategy's doing."""
+    text = _verdict(runs)
+    return "One" + text[3:] if text.startswith("one process") else text  # names of strategies stay as they are
+
+
+def _verdict(runs: Sequence[Run]) -> str:
     called = dict(zip(map(id, runs), names(runs), strict=True))
     ranking = sorted(measured(runs), key=lambda run: -(speed(run) or 0))
     if not ranking:
@@ -129,10 +134,10 @@ def _against_oneprocess(best: Run, tied: Sequence[str], singles: Sequence[Run]) 
         )
     if wide is not None and against_wide == "slower" and relation(wide, base) == "faster":
         standing = "only as fast as" if against_base == "same" else "slower even than"
-        return f"{process(wide)} is {_faster(wide, best)} than {who}, which {verb} {standing} {process(base)}."
+        return f"{process(wide)} is {about}{_faster(wide, best)} than {who}, which {verb} {standing} {process(base)}."
     if against_base == "same":
         return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
-    return f"{process(base)} is {_faster(base, best)} than {who}: here ranks cost more than they gain."
+    return f"{process(base)} is {about}{_faster(base, best)} than {who}: here ranks cost more than they gain."
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Balanced data parallel: replicas in threads as in data_parallel, but outputs stay and each replica takes its loss.
 
-    first      scatter  replicate  forward  loss  .  backward  loss'  backward   reduce  update
-    others        .         .      forward  loss  .            loss'  backward      .    wait
-                  |         |                     |                                 |
-               inputs,   weights               losses (a number each)      gradients, summed
-               targets
+    first      scatter  replicate  forward  loss   mean   backward    reduce  update
+    others        .         .      forward  loss     .    backward       .    wait
+                  |         |                        |                   |
+               inputs,   weights                 losses (a number     gradients, summed
+               targets                           each)
 
     each step    inputs and targets are cut into the same stretches, weights are copied to every replica, each runs
                  and takes the loss of its own outputs; the mean of the losses, weighted by samples, is the batch's
@@ -51,6 +51,7 @@ class BalancedDataParallel(Strategy):
         if self.ranks == 0:
             object.__setattr__(self, "ranks", len(self.shares) if self.shares else default_ranks())
         if self.shares is not None:
+            object.__setattr__(self, "shares", tuple(self.shares))
             normalised(self.shares, self.ranks)
 
     @property

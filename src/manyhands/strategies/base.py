@@ -13,6 +13,7 @@ from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import Refused
 from ..job import Job
+from ..measure.run import option_text
 
 if TYPE_CHECKING:
     from ..world.rank import Rank
@@ -115,7 +116,7 @@ class Strategy(ABC):
         return found
 
     def __str__(self) -> str:
-        options = ",".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in self.options.items())
+        options = ",".join(f"{key}={option_text(value)}" for key, value in self.options.items())
         return f"{self.name}:{options}" if options else self.name
 
     def exactness(self, job: Job) -> tuple[bool, str | None]:

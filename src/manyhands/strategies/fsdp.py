@@ -40,7 +40,6 @@ from .batchnorm import mark_empty, share_batchnorm
 from .parts import OrdinaryWorker, place_model, spread_over_devices
 from .ranks import default_ranks
 
-
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 

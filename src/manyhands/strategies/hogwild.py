@@ -54,6 +54,10 @@ class Hogwild(Strategy):
     def __post_init__(self) -> None:
         check_choices(self, optimizer=("rank", "shared"), scale=("global", "shard"), partition=("batch", "fixed"))
 
+    @property
+    def survives(self) -> bool:
+        return True
+
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:
             raise refuse(self, "ranks never meet, so sync_batchnorm cannot work; leave it out (statistics are averaged at the end)")

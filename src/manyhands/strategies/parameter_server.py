@@ -86,6 +86,10 @@ class ParameterServer(Strategy):
     def promises_exact(self) -> bool:
         return self.mode == "sync"
 
+    @property
+    def survives(self) -> bool:
+        return self.mode != "sync" and self.over != "network"
+
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:
             raise refuse(self, "has no step in which all ranks meet, which sync_batchnorm needs; use ddp, or locked with mode=turns")
@@ -163,7 +167,7 @@ class Client(OrdinaryWorker):
 
     def weights(self) -> dict[str, Tensor] | None:
         averaged = average_buffers(self.rank, self.plain) if self.job.has_batchnorm else {}
-        if self.rank.index:
+        if not self.rank.leads:
             return None
         self.post.fetch()
         return {**full_weights(self.plain), **averaged}

@@ -174,10 +174,10 @@ class OrdinaryWorker:
         return loss
 
     def weights(self) -> dict[str, Tensor] | None:
-        return full_weights(self.plain) if self.rank.index == 0 else None
+        return full_weights(self.plain) if self.rank.leads else None
 
     def state(self) -> dict[str, Any] | None:
-        return self.updater.state() if self.rank.index == 0 else None
+        return self.updater.state() if self.rank.leads else None
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.plain.load_state_dict(dict(weights))

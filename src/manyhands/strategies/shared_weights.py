@@ -227,7 +227,7 @@ class SharedWorker(OrdinaryWorker):
 
     def weights(self) -> dict[str, Tensor] | None:
         self.shared.read()
-        found = full_weights(self.plain) if self.rank.index == 0 else None
+        found = full_weights(self.plain) if self.rank.leads else None
         if self.job.has_batchnorm:
             averaged = average_buffers(self.rank, self.plain)
             return None if found is None else {**found, **averaged}

@@ -105,9 +105,10 @@ class Doctor:
         elif beat.phase in _WAITING and len(others) + 1 == len(beats):
             text += ", and so have all others: they wait for each other"
         if others:
-            phases = " and ".join(sorted({other.phase for other in others}))
+            phases = " and ".join(sorted({other.phase for other in others} - {"wait"}))
             verb = "waits" if len(others) == 1 else "wait"
-            text += f"; {_names([other.rank for other in others], board)} {verb} for it in {phases}"
+            text += f"; {_names([other.rank for other in others], board)} {verb} for it"
+            text += f" in {phases}" if phases else ""
         failure = RankFailed(text, rank=beat.rank, step=beat.step, phase=beat.phase, kind="stalled")
         failure.detected_seconds = beat.seconds_ago
         return failure
@@ -118,9 +119,14 @@ def _name(rank: int, board: Board) -> str:
 
 
 def _names(ranks: list[int], board: Board) -> str:
-    if all(rank < board.ranks for rank in ranks) and len(ranks) > 1:
-        return "ranks " + ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
-    return " and ".join(_name(rank, board) for rank in ranks)
+    """`rank 0`, `ranks 0, 1 and 3`, `ranks 0 and 1 and server 0`."""
+    trained = [str(rank) for rank in ranks if rank < board.ranks]
+    parts = [_name(rank, board) for rank in ranks if rank >= board.ranks]
+    if len(trained) == 1:
+        parts.insert(0, f"rank {trained[0]}")
+    elif trained:
+        parts.insert(0, f"ranks {', '.join(trained[:-1])} and {trained[-1]}")
+    return " and ".join(parts)
 
 
 def is_stopped(pid: int) -> bool:
@@ -145,7 +151,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def stacks(board: Board, fd: int, seconds: float = 1.0) -> str:
-    """The Python stacks of all processes; each writes its own into `fd` when it gets SIGUSR1 (see `answer_with_stacks`)."""
+    """The Python stacks of all processes; each writes its own into `fd` when it gets SIGUSR1."""
     for rank in range(board.processes):
         beat, pid = board.beat(rank), board.row(rank)[PID]
         title = who(rank, board.ranks, board.processes)

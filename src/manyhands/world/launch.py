@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, RankFailed
-from . import nursery
 from .doctor import answer_with_stacks, stacks
 from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
 from .parcel import pack, unpack
@@ -146,7 +145,7 @@ def launch(
     on_tell: Callable[[int, str, Any], None] | None = None,
     on_ask: Callable[[str, Any], Any] | None = None,
     watch: Callable[[Board], RankFailed | None] | None = None,
-    forgive: Callable[[RankFailed], bool] | None = None,
+    forgive: Callable[[RankFailed, Board], bool] | None = None,
     time_limit: float | None = None,
 ) -> list[Any]:
     """Run `body` on `processes` processes and return what each gave back.
@@ -217,7 +216,7 @@ class _Launch:
         on_tell: Callable[[int, str, Any], None] | None,
         on_ask: Callable[[str, Any], Any] | None,
         watch: Callable[[Board], RankFailed | None] | None,
-        forgive: Callable[[RankFailed], bool] | None,
+        forgive: Callable[[RankFailed, Board], bool] | None,
         time_limit: float | None,
     ) -> list[Any]:
         results: dict[int, Any] = {}
@@ -244,13 +243,14 @@ class _Launch:
                         self.links[index].send_bytes(cloudpickle.dumps(answer, protocol=5))
                 elif kind not in ("gone",) and on_tell:
                     on_tell(index, kind, content)
-            if forgive:
-                for failure in [f for f in failures if f.rank is not None and forgive(f)]:
-                    failures.remove(failure)
-                    results[failure.rank] = None  # type: ignore[index]
             if watch and not failures and (stalled := watch(self.board)):
                 stalled.traceback = stacks(self.board, self.stacks)
-                raise stalled
+                failures.append(stalled)
+            if forgive:
+                for failure in [item for item in failures if item.rank is not None and forgive(item, self.board)]:
+                    failures.remove(failure)
+                    self._bury(failure.rank or 0)
+                    results[failure.rank or 0] = None
             if limit and time.monotonic() > limit:
                 raise RankFailed(f"the run passed its time limit of {time_limit:g} s", kind="time limit")
             if failures:
@@ -259,6 +259,16 @@ class _Launch:
                 if causes or time.monotonic() > give_up:
                     raise (causes or failures)[0]
         return [results[index] for index in range(self.processes)]
+
+    def _bury(self, index: int) -> None:
+        """A rank the others go on without: it must be dead before its share is given to them."""
+        until = time.monotonic() + GRACE
+        while index not in self.codes and self.control and time.monotonic() < until:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.board.row(index)[PID], signal.SIGKILL)
+            if wait([self.control], timeout=0.1):
+                self._hear_keeper()
+        self.board.bury(index)
 
     def _receive(self, index: int) -> tuple[str, Any]:
         try:
@@ -399,7 +409,7 @@ def describe(problem: BaseException, index: int, board: Board | None) -> RankFai
         word in str(problem).lower() for word in _CONSEQUENCES
     )
     step, phase = (beat.step, beat.phase) if beat else (None, None)
-    failure = RankFailed(
+    return RankFailed(
         f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
         rank=index,
         step=step,
@@ -407,4 +417,3 @@ def describe(problem: BaseException, index: int, board: Board | None) -> RankFai
         kind="consequence" if consequence else "raised",
         traceback="".join(traceback.format_exception(problem)),
     )
-    return failure

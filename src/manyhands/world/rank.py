@@ -61,6 +61,11 @@ class Rank:
         self.clock.beat_on(self._row)
 
     @property
+    def leads(self) -> bool:
+        """The one rank that evaluates, writes checkpoints and gives the outcome."""
+        return self.index == 0
+
+    @property
     def serves(self) -> bool:
         """A process that serves the ranks and does not train."""
         return self.index >= self.ranks
@@ -183,9 +188,9 @@ def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) ->
     rank.transport = transport
 
 
-def from_place(place: Place, device: torch.device) -> tuple[Rank, dist.Store | None]:
+def from_place(place: Place, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:
     """A rank of our own launch, on one host: everything stays on loopback."""
-    rank = Rank(
+    rank = kind(
         place.index,
         place.processes,
         place.ranks,

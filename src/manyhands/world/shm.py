@@ -76,6 +76,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         global_ranks: Sequence[int] = (),
     ):
         super().__init__(rank, size)
+        self._group_name = self._group_desc = ""
         self._rank, self._size = rank, size
         self._global_ranks = list(global_ranks) or list(range(size))
         self._memory: Memory | None = Memory(store, rank, (options or Options()).layout(size))
@@ -98,6 +99,21 @@ class SharedMemoryGroup(dist.ProcessGroup):
         return NAME
 
     getBackendName = _get_backend_name = name
+
+    # torch's C++ keeps the next two with the backends registered under a group, of which this one has none.
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
     def _get_backend(self, device: torch.device) -> SharedMemoryGroup:
         return self
@@ -179,7 +195,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
         total = torch.zeros_like(mine)
         for indices, values in zip(*gathered, strict=True):
             total = total + torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
-        tensor.detach().copy_((total / self._size if operation == AVG else total).coalesce())
+        with torch.no_grad():  # a detached sparse tensor cannot take another number of entries
+            tensor.copy_((total / self._size if operation == AVG else total).coalesce())
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         [flat], strided = _flats(tensors)

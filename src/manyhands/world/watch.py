@@ -18,10 +18,12 @@ from .memory import anonymous_file, map_file
 
 STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
-ROW = 8 + ARRIVALS
+SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written
+ROW = SAMPLES + 8
 _CONTROL = 8  # numbers before the first row
 _STOP_AFTER, _RANKS, _CHECKPOINT_AFTER = 0, 1, 2
 PHASE_NAMES = (*PHASES, "evaluation", "start-up", "checkpoint", "end")
+_BEFORE_WRITING = ("load", "transfer", "augment", "forward", "backward")
 PHASE_NUMBERS = {name: number for number, name in enumerate(PHASE_NAMES)}
 
 
@@ -82,15 +84,69 @@ class Board:
         finally:
             fcntl.lockf(self.fd, fcntl.LOCK_UN)
 
-    def finish(self, rank: int, step: int) -> None:
+    def finish(self, rank: int, step: int, samples: int | None = None) -> None:
         """Say that a step is done; call it under the lock where others choose a common step from it."""
-        self.row(rank)[FINISHED] = step
+        row = self.row(rank)
+        row[FINISHED] = step
+        if samples is not None:
+            row[SAMPLES] = samples
 
     def first_common(self, rank: int, step: int) -> int:
-        """The first step after which every process can still pause together; under the lock, by one that finished `step`."""
-        others = [self.row(other)[FINISHED] for other in range(self.processes) if other != rank and not self.row(other)[LOST]]
-        furthest = max(others, default=-1)
+        """The first step after which every process can still pause together.
+
+        To be called under the lock, by one that has finished `step`.
+        """
+        others = [self.row(other) for other in range(self.processes) if other != rank]
+        furthest = max((row[FINISHED] for row in others if not row[LOST]), default=-1)
         return step if furthest < step else furthest + 1
+
+    # ------------------------------------------------------------ going on without the dead
+
+    @property
+    def leader(self) -> int:
+        """The first rank that lives."""
+        return next((rank for rank in range(self.processes) if not self.row(rank)[LOST]), 0)
+
+    def meet(self, rank: int) -> None:
+        """Wait until every living process is here; a dead one is not waited for once the caller has buried it."""
+        own = self.row(rank)
+        own[MET] += 1
+        others = [self.row(other) for other in range(self.processes) if other != rank]
+        pause = 5e-5
+        while any(row[MET] < own[MET] and not row[LOST] for row in others):
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2e-3)
+
+    def bury(self, rank: int) -> None:
+        """The caller's word that a rank is dead. Its share from here on is for others to claim.
+
+        A step it had not finished is claimed too if its gradient was not complete; where it may be in the weights
+        already, it is given up: a sample is used once or not at all.
+        """
+        with self.locked():
+            row = self.row(rank)
+            unwritten = row[STEP] > row[FINISHED] and self.beat(rank).phase in _BEFORE_WRITING
+            row[LOST] = row[STEP] if unwritten else max(row[STEP], row[FINISHED], 0) + 1
+
+    def claim(self, upto: int, most: int) -> list[tuple[int, int]]:
+        """Up to `most` shares (rank, step) that dead ranks left undone up to step `upto`; each is given out once."""
+        claimed: list[tuple[int, int]] = []
+        with self.locked():
+            for rank in range(self.ranks):
+                row = self.row(rank)
+                while row[LOST] and row[LOST] <= upto and len(claimed) < most:
+                    claimed.append((rank, row[LOST]))
+                    row[LOST] += 1
+        return claimed
+
+    @property
+    def samples_of_lost(self) -> int:
+        """What dead ranks had done before."""
+        return sum(self.row(rank)[SAMPLES] for rank in range(self.ranks) if self.row(rank)[LOST])
+
+    @property
+    def anyone_lost(self) -> bool:
+        return any(self.row(rank)[LOST] for rank in range(self.ranks))
 
     @property
     def checkpoint_after(self) -> int:

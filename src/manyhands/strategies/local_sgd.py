@@ -1,0 +1,225 @@
+"""Local SGD: every rank trains its own copy on its shards of the batches; now and then the copies are averaged.
+
+    rank 0   step step step step |           | step step step step |           |
+                                 |  average  |                     |  average  | ...   period = 4
+    rank 1   step step step step |           | step step step step |           |
+
+    each update   weights_r -= rate * mean gradient of the rank's shard (its own optimizer, schedule and clipping)
+    each period   average = sum over ranks of weights_r * samples_r / samples, as many as each has seen since the last
+                  velocity = outer_momentum * velocity + (average - anchor)
+                  anchor = weights = anchor + outer_rate * velocity      (momentum 0, rate 1: just the average)
+    at the end    the weights of the run are the average
+
+Cost per step, with n ranks and P bytes of trained parameters and floating buffers: bytes handed over n * P / period,
+in every period-th update. Held on each rank: weights, gradients, optimizer state and activations of its shard; with an
+outer momentum two copies of the parameters more. Not exact: between averages ranks go their own ways; with period=1
+and plain SGD the average is the step of `single`. Papers: Stich, "Local SGD Converges Fast and Communicates Little",
+ICLR 2019; Wang et al., "SlowMo", ICLR 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import nest
+from ..data.batches import Batch
+from ..errors import BadInput
+from ..job import Job, trained_parameters
+from ..world.rank import Rank
+from .base import Loss, Strategy, Worker, refuse
+from .parts import Updater, autocast, full_weights, place_model
+from .ranks import default_ranks
+
+
+@dataclass(frozen=True)
+class LocalSGD(Strategy):
+    """Ranks train apart and average their weights every `period` updates."""
+
+    ranks: int = field(default_factory=default_ranks)
+    period: int = 8
+    outer_momentum: float = 0.0
+    outer_rate: float = 1.0
+    transport: str = "auto"
+
+    name = "local_sgd"
+    summary = "every rank trains its own copy; copies are averaged every few steps"
+    exact = False
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise BadInput(f"local_sgd:period must be at least 1 (found {self.period})")
+        if not 0 <= self.outer_momentum < 1:
+            raise BadInput(f"local_sgd:outer_momentum must be at least 0 and below 1 (found {self.outer_momentum:g})")
+        if not self.outer_rate > 0:
+            raise BadInput(f"local_sgd:outer_rate must be above 0 (found {self.outer_rate:g})")
+
+    @property
+    def lockstep(self) -> bool:
+        return True
+
+    def check(self, job: Job) -> None:
+        if job.settings.sync_batchnorm and job.has_batchnorm:
+            raise refuse(self, "lets ranks train apart, so BatchNorm has no common batch; use ddp with sync_batchnorm")
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        return LocalWorker(self, job, rank)
+
+
+class LocalWorker:
+    """A rank's own training, and the average."""
+
+    def __init__(self, strategy: LocalSGD, job: Job, rank: Rank):
+        self.strategy, self.job, self.rank, self.clock = strategy, job, rank, rank.clock
+        self.model = place_model(job, rank)
+        self.updater = Updater(job, trained_parameters(self.model))
+        self.outer = strategy.outer_momentum > 0 or strategy.outer_rate != 1
+        self.anchor = self._trained() if self.outer else []  # the weights of the last average
+        self.velocity = [torch.zeros_like(tensor) for tensor in self.anchor]
+        self._seen = self._seen_by_all = 0  # samples since the last average
+        self._in_update = 0  # samples of this rank that go into the next update
+
+    def step(self, batch: Batch | None) -> Loss | None:
+        assert batch is not None
+        loss = self._gradient(batch) if batch.count else None  # an empty shard moves nothing
+        self._in_update += batch.count
+        self._seen += batch.count
+        self._seen_by_all += batch.step.total
+        if batch.update:
+            self.clock.enter("update")
+            self._update()
+            if self.updater.updates % self.strategy.period == 0:
+                self._meet()
+        return None if loss is None else Loss(loss.detach(), batch.count)
+
+    def _gradient(self, batch: Batch) -> Tensor:
+        """Of the sum over the shard's samples; the update divides by their number."""
+        self.clock.enter("forward")
+        with autocast(self.job, self.rank.device):
+            loss = self.job.task.loss(self.model(batch.input), batch.target)
+        self.clock.enter("backward")
+        (loss * batch.count).backward()
+        return loss
+
+    def _update(self) -> None:
+        """The mean over this rank's own samples, however many batches they came in."""
+        for _, parameter in self.updater.named:
+            if parameter.grad is not None:
+                parameter.grad.div_(self._in_update)
+        self.updater.update()
+        self._in_update = 0
+
+    # ------------------------------------------------------------ meeting the others
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        """Average, let the outer momentum act, and go on from the same weights everywhere."""
+        tensors = self._averaged_tensors()
+        averages = self._average(tensors)
+        if self.outer:
+            for number, (anchor, velocity) in enumerate(zip(self.anchor, self.velocity, strict=True)):
+                velocity.mul_(self.strategy.outer_momentum).add_(averages[number] - anchor)
+                anchor.add_(velocity, alpha=self.strategy.outer_rate)
+                averages[number] = anchor
+        for tensor, average in zip(tensors, averages, strict=True):
+            tensor.copy_(average)
+        self._seen = self._seen_by_all = 0
+
+    @torch.no_grad()
+    def _average(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Over ranks, weighted by the samples each has seen since the last average; many tensors travel as one."""
+        share = self._seen / self._seen_by_all if self._seen_by_all else 1 / self.rank.ranks
+        averages: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            group = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            flat = torch.cat([tensors[number].reshape(-1) for number in group]).mul_(share)
+            self.rank.all_reduce(flat)
+            pieces = flat.split([tensors[number].numel() for number in group])
+            averages.update(
+                (number, piece.view_as(tensors[number])) for number, piece in zip(group, pieces, strict=True)
+            )
+        return [averages[number] for number in range(len(tensors))]
+
+    def _averaged_tensors(self) -> list[Tensor]:
+        """Trained parameters first, then floating buffers (BatchNorm's statistics)."""
+        parameters = [parameter for _, parameter in self.updater.named]
+        return [*parameters, *(buffer for buffer in self.model.buffers() if buffer.is_floating_point())]
+
+    def _trained(self) -> list[Tensor]:
+        return [parameter.detach().clone() for _, parameter in self.updater.named]
+
+    # ------------------------------------------------------------ what others see
+
+    @torch.no_grad()
+    def weights(self) -> dict[str, Tensor] | None:
+        """The average of the copies as they are now; each goes on from where it is."""
+        own = self._averaged_tensors() if self._seen_by_all else []  # right after a meeting all are equal
+        kept = [tensor.clone() for tensor in own]
+        for tensor, average in zip(own, self._average(own), strict=True):
+            tensor.copy_(average)
+        found = full_weights(self.model) if self.rank.index == 0 else None
+        for tensor, value in zip(own, kept, strict=True):
+            tensor.copy_(value)
+        return found
+
+    def state(self) -> dict[str, Any] | None:
+        """Optimizer state averaged over the ranks that have it, as the weights are."""
+        state = nest.each(self.updater.state(), lambda tensor: tensor.detach().to("cpu", copy=True))
+        everyone = self.rank.gather((self._seen if self._seen_by_all else 1, state["optimizer"]["state"]))
+        if everyone is None:
+            return None
+        state["optimizer"]["state"] = {name: _mean(name, everyone) for name in _names(everyone)}
+        if self.outer:
+            names = [name for name, _ in self.updater.named]
+            state["outer"] = {
+                name: value.to("cpu", copy=True) for name, value in zip(names, self.velocity, strict=True)
+            }
+        return state
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Every rank goes on from the average; a period begins."""
+        self.model.load_state_dict(dict(weights))
+        self.updater.load(state)
+        if self.outer:
+            self.anchor = self._trained()
+            for (name, _), velocity in zip(self.updater.named, self.velocity, strict=True):
+                if name in state.get("outer", {}):
+                    velocity.copy_(state["outer"][name])
+        self._seen = self._seen_by_all = self._in_update = 0
+
+    @property
+    def updates(self) -> int:
+        return self.updater.updates
+
+    @property
+    def learning_rate(self) -> float | None:
+        return self.updater.learning_rate
+
+    def figures(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        return
+
+
+Weighted = tuple[int, dict[str, dict[str, Any]]]  # samples behind it, state by parameter and key
+
+
+def _names(everyone: list[Weighted]) -> dict[str, None]:
+    return dict.fromkeys(name for _, state in everyone for name in state)
+
+
+def _mean(name: str, everyone: list[Weighted]) -> dict[str, Any]:
+    """One parameter's state, weighted by samples; what is no floating tensor is the first rank's."""
+    found = [(samples, state[name]) for samples, state in everyone if name in state and samples]
+    total = sum(samples for samples, _ in found)
+    return {
+        key: sum(state[key] * (samples / total) for samples, state in found)
+        if isinstance(value, Tensor) and value.dim() and value.is_floating_point()
+        else value
+        for key, value in found[0][1].items()
+    }

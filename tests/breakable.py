@@ -1,0 +1,66 @@
+"""A small task for tests of checkpoints and failures, and tasks that break on purpose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyhands import Task
+
+
+def toy(samples: int = 120, epochs: int = 2, batch_size: int = 16, **changes: Any) -> Task:
+    """Eight steps an epoch on a small net, with momentum and a schedule, so that there is state to lose."""
+    generator = torch.Generator().manual_seed(7)
+    input = torch.randn(samples, 12, generator=generator)
+    target = (input[:, 0] > 0).long()
+    fields: dict[str, Any] = {
+        "model": net,
+        "train": (input, target),
+        "test": (input, target),
+        "loss": F.cross_entropy,
+        "optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        "schedule": decay,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "name": "toy",
+    }
+    return Task(**{**fields, **changes})
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 2))
+
+
+def decay(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [updates // 2, updates * 3 // 4], gamma=0.5)
+
+
+class BreakingLoss:
+    """Does `what` in the loss of the n-th call on one rank, unless `unless` exists (so that a restart goes on)."""
+
+    def __init__(self, what: Callable[[], Any], call: int, rank: int = 1, unless: str | None = None):
+        self.what, self.call, self.rank, self.unless, self.calls = what, call, rank, unless, 0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.call and int(os.environ.get("RANK", "0")) == self.rank:
+            if self.unless is None:
+                self.what()
+            elif not os.path.exists(self.unless):
+                open(self.unless, "w").close()
+                self.what()
+        return F.cross_entropy(output, target)
+
+
+def signal_self(number: int) -> Callable[[], None]:
+    return partial(_signal_self, number)
+
+
+def _signal_self(number: int) -> None:
+    os.kill(os.getpid(), number)

@@ -1,0 +1,82 @@
+"""MNIST's two ways of loading: whole batches, and sample by sample as published."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyhands.data import files
+from manyhands.data.augment import sample_keys
+from manyhands.tasks import load_task, mnist
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = torch.Generator().manual_seed(0)
+    split = torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8, generator=chance), torch.arange(40) % 10
+    monkeypatch.setattr(files, "mnist", lambda: (split, (split[0][:8], split[1][:8])))
+
+
+@pytest.mark.usefixtures("few")
+def test_images_come_whole_and_are_augmented_in_the_step():
+    task = load_task("mnist")
+    images, labels = task.train()
+    assert len(images) == 40
+    assert len(task.test()[0]) == 8
+    moved = task.augment(images, sample_keys(0, 0, torch.arange(40)))
+    assert moved.shape == images.shape
+    assert task.model()(moved).shape == (40, 10)
+    assert labels.dtype == torch.int64
+
+
+@pytest.mark.usefixtures("few")
+def test_the_slow_way_moves_each_sample_when_asked():
+    task = load_task("mnist:slow")
+    assert task.augment is None
+    data = task.train()
+    image, label = data[3]
+    assert len(data) == 40
+    assert image.shape == (1, 28, 28)
+    assert image.dtype == torch.float32
+    assert 0 <= image.min() < image.max() <= 1
+    assert label == 3
+    assert not torch.equal(image, data[3][0])
+
+
+def test_the_inverse_map_undoes_turn_scale_lean_and_shift(monkeypatch: pytest.MonkeyPatch):
+    chosen = torch.tensor([0.9, 0.25, 0.7, 0.1, 0.85])
+    monkeypatch.setattr(torch, "rand", lambda _: chosen)
+    a, b, c, d, e, f = mnist.random_inverse(28, 28)
+    turn, lean = math.radians(8), math.tan(math.radians(2))
+    scale, right, down = 0.95, 0.07 * 28 * -0.8, 0.07 * 28 * 0.7
+    for x, y in ((3.0, 5.0), (20.0, 11.0)):
+        over, under = x - 13.5, y - 13.5  # lean, scale and turn about the centre, then shift
+        over += lean * under
+        to_x = scale * (math.cos(turn) * over - math.sin(turn) * under) + 13.5 + right
+        to_y = scale * (math.sin(turn) * over + math.cos(turn) * under) + 13.5 + down
+        assert (a * to_x + b * to_y + c, d * to_x + e * to_y + f) == pytest.approx((x, y))
+
+
+def test_pil_and_torch_move_alike():
+    pytest.importorskip("PIL")
+    image = torch.zeros(28, 28, dtype=torch.uint8)
+    image[6:20, 9:17] = 200
+    for seed in range(5):
+        torch.manual_seed(seed)
+        matrix = mnist.random_inverse(28, 28)
+        difference = (mnist.move(image, matrix).int() - mnist.move_with_torch(image, matrix).int()).abs()
+        assert difference.max() <= 2
+    still = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert torch.equal(mnist.move(image, still), image)
+    assert torch.equal(mnist.move_with_torch(image, still), image)
+
+
+def test_the_real_files(real_data: Path):
+    if not (real_data / "mnist").is_dir():
+        pytest.skip("no MNIST there")
+    task = load_task("mnist")
+    images, labels = task.train()
+    assert images.shape == (60_000, 1, 28, 28)
+    assert torch.bincount(labels).tolist()[:3] == [5923, 6742, 5958]
+    assert len(task.test()[0]) == 10_000

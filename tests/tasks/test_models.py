@@ -1,0 +1,191 @@
+"""The models: their sizes, their chains, and what each normalisation promises."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from manyhands.tasks.models import (
+    GhostBatchNorm2d,
+    Normalise,
+    StandardisedConv2d,
+    character_lstm,
+    lenet,
+    mobilenetv2,
+    resnet20,
+    resnet50,
+    sentence_lstm,
+    small_gpt,
+)
+from manyhands.tasks.models.norms import Residual
+
+NORMS = ["batch", "group", "none", "ghost"]
+small_mobilenet = lambda norm: mobilenetv2(norm=norm, width=0.25)  # noqa: E731
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_published_sizes():
+    assert parameters(lenet()) == 61_706
+    assert parameters(mobilenetv2()) == 2_236_682
+    assert 0.26e6 < parameters(resnet20()) < 0.28e6
+    assert 23.4e6 < parameters(resnet50()) < 23.6e6
+    assert parameters(mobilenetv2(width=0.5)) < 0.4 * parameters(mobilenetv2())
+
+
+def test_normalise_treats_bytes_and_fractions_alike():
+    bytes_ = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    layer = Normalise(0.2, 0.5)
+    assert layer(bytes_).tolist() == pytest.approx([-0.4, 0.0, 1.6], abs=1e-6)
+    assert layer(bytes_ / 255).tolist() == pytest.approx([-0.4, 0.0, 1.6], abs=1e-6)
+    assert layer(bytes_).dtype == torch.float32
+    assert layer((bytes_ / 255).bfloat16()).dtype == torch.bfloat16
+    assert not layer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [
+        (lenet(), torch.zeros(2, 1, 28, 28, dtype=torch.uint8)),
+        (mobilenetv2(width=0.25), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
+        (mobilenetv2("none", width=0.25), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
+        (resnet20("group"), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
+        (resnet50(width=0.25), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
+        (character_lstm(65), torch.zeros(2, 20, dtype=torch.int64)),
+        (small_gpt(65, 20), torch.zeros(2, 20, dtype=torch.int64)),
+    ],
+    ids=["lenet", "mobilenetv2", "mobilenetv2-none", "resnet20", "resnet50", "lstm", "gpt"],
+)
+def test_models_are_chains_that_can_be_traced(model: nn.Sequential, example: torch.Tensor):
+    model.eval()
+    step_by_step = example
+    for link in model:
+        step_by_step = link(step_by_step)
+    assert torch.equal(step_by_step, model(example))
+    assert torch.allclose(torch.fx.symbolic_trace(model)(example), step_by_step, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("make", [small_mobilenet, resnet20], ids=["mobilenetv2", "resnet20"])
+def test_every_normalisation_trains(make: Callable[[str], nn.Module], norm: str):
+    """Four kinds of noisy stripes are told apart after a few steps."""
+    torch.manual_seed(0)
+    model = make(norm)
+    stripes = (torch.arange(16) // 2 % 2 * 120).expand(3, 16, 16)
+    kinds = torch.stack([stripes, stripes.mT, 120 - stripes, torch.full_like(stripes, 60)])
+    labels = torch.arange(40) % 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(20):
+        images = (kinds[labels] + torch.randint(0, 120, (40, 3, 16, 16))).to(torch.uint8)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert 1.5 < losses[0] < 3.5
+    assert min(losses[-3:]) < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_without_batch_statistics_a_sample_does_not_see_the_others(norm: str, images: torch.Tensor):
+    torch.manual_seed(0)
+    model = small_mobilenet(norm)
+    assert torch.allclose(model(images)[:2], model(images[:2]), atol=1e-5)
+
+
+def test_batch_statistics_do_see_the_others(images: torch.Tensor):
+    torch.manual_seed(0)
+    model = small_mobilenet("batch")
+    assert not torch.allclose(model(images)[:2], model(images[:2]), atol=1e-3)
+
+
+def test_ghost_normalisation_is_batchnorm_on_parts_of_32():
+    torch.manual_seed(0)
+    ghost, plain = GhostBatchNorm2d(4), nn.BatchNorm2d(4)
+    batch = torch.randn(80, 4, 3, 3) * 3 + torch.arange(80.0)[:, None, None, None]
+    expected = torch.cat([plain(part) for part in batch.split(32)])
+    assert torch.allclose(ghost(batch), expected)
+    assert torch.allclose(ghost.running_mean, plain.running_mean)
+    ghost.eval(), plain.eval()
+    assert torch.allclose(ghost(batch), plain(batch))
+
+
+def test_standardised_filters_have_zero_mean_and_the_norm_of_their_gain():
+    torch.manual_seed(0)
+    conv = StandardisedConv2d(8, 5, 3, stride=1, groups=1, gain=1.5)
+    nn.init.normal_(conv.weight, mean=3.0, std=7.0)
+    impulse = torch.zeros(8, 8, 5, 5)
+    impulse[range(8), range(8), 2, 2] = 1.0  # the answer to an impulse is the filter itself
+    filters = conv(impulse)[:, :, 1:4, 1:4].transpose(0, 1).flatten(1)
+    assert torch.allclose(filters.mean(1), torch.zeros(5), atol=1e-5)
+    assert torch.allclose(filters.norm(dim=1), torch.full((5,), 1.5), atol=1e-4)
+
+
+def test_without_normalisation_activations_keep_their_size(images: torch.Tensor):
+    torch.manual_seed(0)
+    values = images
+    for link in mobilenetv2("none")[:-2]:
+        values = link(values)
+        assert 0.05 < values.std() < 3, link
+
+
+def test_without_normalisation_residual_branches_start_at_zero():
+    torch.manual_seed(0)
+    blocks = [module for module in mobilenetv2("none").modules() if isinstance(module, Residual)]
+    assert len(blocks) == 10
+    for block in blocks:
+        assert not any(block.branch(torch.randn(1, block.branch[0].weight.shape[1], 4, 4)).flatten())
+
+
+@pytest.mark.parametrize("model", [character_lstm(65), small_gpt(65, 30)], ids=["lstm", "gpt"])
+def test_the_next_symbol_is_guessed_from_those_before_it(model: nn.Module):
+    symbols = torch.randint(0, 65, (2, 30))
+    changed = symbols.clone()
+    changed[:, 20:] = 3
+    before, after = model(symbols), model(changed)
+    assert before.shape == (2, 30, 65)
+    assert torch.allclose(before[:, :20], after[:, :20], atol=1e-5)
+    assert not torch.allclose(before[:, 20:], after[:, 20:], atol=1e-3)
+
+
+def test_sentences_of_any_order_and_padding_give_the_same_answers():
+    torch.manual_seed(0)
+    model = sentence_lstm(100).eval()
+    words, lengths = torch.randint(1, 100, (5, 12)), torch.tensor([3, 12, 1, 7, 7])
+    words[torch.arange(12) >= lengths[:, None]] = 0
+    whole = model({"words": words, "lengths": lengths})
+    order = torch.tensor([4, 2, 0, 1, 3])
+    assert torch.allclose(model({"words": words[order], "lengths": lengths[order]}), whole[order], atol=1e-6)
+    wider = {"words": F.pad(words, (0, 9)), "lengths": lengths}
+    assert torch.allclose(model(wider), whole, atol=1e-6)
+    alone = torch.cat(
+        [model({"words": words[i : i + 1, :n], "lengths": lengths[i : i + 1]}) for i, n in enumerate(lengths)]
+    )
+    assert torch.allclose(alone, whole, atol=1e-6)
+
+
+def test_words_are_left_out_whole_while_training():
+    torch.manual_seed(0)
+    embed = sentence_lstm(100, word_dropout=0.5)[0]
+    vectors, _ = embed({"words": torch.full((4, 50), 7), "lengths": torch.full((4,), 50)})
+    gone = (vectors == 0).all(-1)
+    assert 60 < gone.sum() < 140
+    assert torch.equal(gone, (vectors == 0).any(-1))
+
+
+@pytest.mark.parametrize("make", [lenet, resnet20, lambda: sentence_lstm(50), lambda: small_gpt(65, 8)])
+def test_copies_are_equal_and_apart(make: Callable[[], nn.Module]):
+    model = make()
+    other = copy.deepcopy(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
