@@ -7,7 +7,7 @@ Every row does the published job: shuffled 28x28 images, each turned up to 10 de
 0.9 to 1.1 and sheared up to 10 degrees, as float32 batches. The rows take turns, round after round, so that a slow
 moment of the machine falls on all of them; a figure is the median of the rounds. torchvision and kornia are measured
 where they are installed. Where torchvision is not, a stand-in does per sample what its RandomAffine does: draw the
-numbers one by one and let PIL turn the image; it is labelled as such.
+numbers one by one and let PIL turn the image. It is labelled as such, and has none of torchvision's own layers.
 """
 
 from __future__ import annotations

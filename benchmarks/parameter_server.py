@@ -83,9 +83,10 @@ def rpc_process(index: int, port: int, task_name: str, steps: int, answer: mp.Qu
     if index == WORKERS:
         task = mh.load_task(task_name)
         server = rpc.RRef(Server(task))
-        data = task.train()
+        data = task.train()  # type: ignore[operator]
         calls = [
-            rpc.rpc_async(f"worker{worker}", rpc_worker, args=(server, data, task, steps), timeout=600) for worker in range(WORKERS)
+            rpc.rpc_async(f"worker{worker}", rpc_worker, args=(server, data, task, steps), timeout=600)
+            for worker in range(WORKERS)
         ]
         answer.put(max(call.wait() for call in calls))
     rpc.shutdown()
@@ -99,7 +100,8 @@ def by_rpc(task_name: str, steps: int) -> float:
     context = mp.get_context("spawn")
     answer = context.Queue()
     processes = [
-        context.Process(target=rpc_process, args=(index, port, task_name, steps, answer)) for index in range(WORKERS + 1)
+        context.Process(target=rpc_process, args=(index, port, task_name, steps, answer))
+        for index in range(WORKERS + 1)
     ]
     for process in processes:
         process.start()

@@ -111,6 +111,7 @@ class Training:
         if self.plan.resume is not None:
             self._restore(worker, self.plan.resume)
         shard = self.strategy.feed(rank)
+        self._repeats = shard is not None and shard.repeats
         batches = None
         if shard is not None:
             workers = self.job.settings.loader_workers or 0
@@ -215,9 +216,9 @@ class Training:
                 nest.each(value, lambda tensor: tensor.to(device, non_blocking=True))
                 for value in (batch.input, batch.target, batch.keys)
             )
-        if self.job.task.augment is not None:
+        if self.job.task.augment is not None and batch.keys is not None:
             self.clock.enter("augment")
-            batch.input = self.job.task.augment(batch.input, batch.keys)  # type: ignore[arg-type]
+            batch.input = self.job.task.augment(batch.input, batch.keys)
 
     def _note(self, loss: Loss) -> None:
         mean, count = loss
@@ -462,6 +463,7 @@ class Training:
             "host": rank.host,
             "steps": self.clock.steps,
             "samples": self.samples,
+            "repeats": self._repeats,
             "losses": self.losses,
             "peak_memory_bytes": peak_memory(rank.device),
             "updates": self._own_updates(worker),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 _WHERE = {
     "DataParallelModel": "strategies.replicas",
     "DataParallelCriterion": "strategies.replicas",
+    "SharedModel": "strategies.shared_weights",
 }
 
 __all__ = [*_WHERE]
@@ -34,3 +35,4 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from .strategies.replicas import DataParallelCriterion as DataParallelCriterion
     from .strategies.replicas import DataParallelModel as DataParallelModel
+    from .strategies.shared_weights import SharedModel as SharedModel

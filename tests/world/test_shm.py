@@ -30,7 +30,7 @@ from manyhands.world import shm, shm_memory
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.shm"])
+CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.shm"])
 MOST_RANKS = 6
 TIMEOUT = timedelta(seconds=60)
 
@@ -633,7 +633,7 @@ def train_ddp(rank: int, how: str) -> dict[str, Tensor]:
     if how == "hook":
         ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     if how == "half":
-        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(4):
         quiet = ddp.no_sync() if how == "no_sync" and step % 2 == 0 else contextlib.nullcontext()
@@ -729,12 +729,9 @@ def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
         dist.recv(torch.ones(3), victim)
     elif deed == "send":
         dist.send(torch.ones(3_000_000), victim)
-    elif deed == "backward":
-        ddp = torch.nn.parallel.DistributedDataParallel(Net())
-        ddp(batch(0, 0)[0]).sum().backward()
 
 
-@pytest.mark.parametrize("deed", ["all_reduce", "future", "recv", "send", "backward"])
+@pytest.mark.parametrize("deed", ["all_reduce", "future", "recv", "send"])
 def test_a_dead_rank_is_named_within_two_seconds(doomed: Crew, deed: str) -> None:
     began_with = set(os.listdir("/dev/shm"))
     doomed.start(all_reduce_forever, 3, 1, deed)
@@ -762,7 +759,8 @@ def die_in_backward(rank: int) -> None:
 
 def test_a_dead_rank_ends_backward(doomed: Crew) -> None:
     doomed.start(die_in_backward, 2)
-    fine, answer = doomed.answer(0, seconds=30)
+    doomed.processes[1].join(60)
+    fine, answer = doomed.answer(0, seconds=2)
     assert not fine
     assert "rank 1 did not reach all_reduce #" in str(answer[0])
 

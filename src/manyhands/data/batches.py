@@ -61,10 +61,10 @@ class TensorSource:
     def __len__(self) -> int:
         return self._samples
 
-    def gather(self, indices: Tensor) -> tuple[Any, Any]:
+    def gather(self, indices: Tensor, input: bool = True, target: bool = True) -> tuple[Any, Any]:
         return (
-            nest.each(self.input, lambda tensor: tensor.index_select(0, indices)),
-            nest.each(self.target, lambda tensor: tensor.index_select(0, indices)),
+            nest.each(self.input, lambda tensor: tensor.index_select(0, indices)) if input else None,
+            nest.each(self.target, lambda tensor: tensor.index_select(0, indices)) if target else None,
         )
 
     def slice(self, start: int, stop: int) -> tuple[Any, Any]:
@@ -149,10 +149,10 @@ class Batches:
     """The batches of one rank, epoch by epoch."""
 
     def __init__(self, source: Source, order: Order, shard: Shard, keyed: bool, workers: int = 0):
-        self.source, self.order, self.shard, self.keyed = source, order, shard, keyed
+        self.source, self.order, self.shard, self.keyed = source, order, shard, keyed and shard.input
         self._plan = _Plan(order, shard)
         self._loader: DataLoader | None = None
-        if isinstance(source, DatasetSource) and workers:
+        if isinstance(source, DatasetSource) and workers and (shard.input or shard.target):
             self._loader = DataLoader(
                 source.dataset,
                 batch_sampler=self._plan,
@@ -167,9 +167,17 @@ class Batches:
         for step in self.order.steps(epoch, first):
             indices = self.order.indices(step, self.shard)
             count = len(indices)
-            input, target = next(loaded) if loaded else self.source.gather(self._plan.filled(step, indices))
+            input, target = next(loaded) if loaded else self._gather(self._plan.filled(step, indices))
             keys = sample_keys(self.order.seed, epoch, self._plan.filled(step, indices)) if self.keyed else None
             yield Batch(input, target, count, step, keys)
+
+    def _gather(self, indices: Tensor) -> tuple[Any, Any]:
+        """Only what this rank needs is read."""
+        if not (self.shard.input or self.shard.target):
+            return None, None
+        if isinstance(self.source, TensorSource):
+            return self.source.gather(indices, self.shard.input, self.shard.target)
+        return self.source.gather(indices)
 
     def _loaded(self, epoch: int, first: int) -> Iterator[tuple[Any, Any]] | None:
         if self._loader is None:

@@ -34,6 +34,9 @@ class Shard:
     of: int = 1
     fixed: bool = False
     shares: tuple[float, ...] | None = None  # unequal shares, summing to one
+    input: bool = True  # whether this rank needs the inputs, and the targets: a stage in the middle needs neither
+    target: bool = True
+    repeats: bool = False  # these samples are another rank's too, and counted there
 
     def bounds(self, count: int) -> tuple[int, int]:
         if self.shares is None:

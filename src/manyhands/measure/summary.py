@@ -16,7 +16,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     """The record's figures of time, phases, bytes and losses from the ranks' own (servers come after the ranks)."""
     training = [item for item in figures if item["rank"] < ranks]
     steps = max(item["steps"] for item in training)
-    samples = sum(item["samples"] for item in training)
+    samples = sum(item["samples"] for item in training if not item.get("repeats"))  # a stage sees samples of others
     phases = np.array([item["phases"] for item in training], dtype=np.float64)  # nanoseconds
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)

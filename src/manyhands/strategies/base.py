@@ -123,9 +123,9 @@ class Strategy(ABC):
         """Whether this fit promises the weights of `single`, and why not."""
         if not self.promises_exact:
             return False, f"{self} does not promise the weights of single"
-        if self.ranks > 1 and self.shards_batch:
-            if job.has_batchnorm and not job.settings.sync_batchnorm:
-                return False, "BatchNorm sees a part of each batch on every rank; sync_batchnorm=True makes it whole"
+        if self.ranks > 1:
+            if self.shards_batch and job.has_batchnorm and not job.settings.sync_batchnorm:
+                return False, "BatchNorm sees a part of each batch at a time; with ddp, sync_batchnorm makes it whole"
             if job.has_dropout:
                 return False, "dropout draws its own numbers on every rank"
         if job.settings.precision != "fp32" and self.ranks > 1:

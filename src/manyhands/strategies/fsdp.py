@@ -69,6 +69,9 @@ class FSDP(Strategy):
         kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in job.model.parameters()}
         if len(kinds) > 1:
             raise refuse(self, f"sums gradients of one type, but parameters are {', '.join(sorted(kinds))}; use ddp")
+        for name, parameter in job.model.named_parameters():
+            if parameter.dim() == 0:
+                raise refuse(self, f'cuts parameters into rows, but "{name}" is a single number; give it shape (1,)')
         for name, module in job.model.named_modules():
             if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 raise refuse(self, f'cannot shard sparse gradients (module "{name}"); use ddp or parameter_server')
@@ -88,6 +91,9 @@ class FSDP(Strategy):
         model = place_model(job, rank)
         if rank.processes == 1:
             return OrdinaryWorker(job, rank, model, model)  # one shard is the whole
+        if len({device.type for device in rank.devices}) > 1:
+            places = ", ".join(str(device) for device in rank.devices)
+            raise refuse(self, f"needs ranks on one kind of device (found {places}); use --device cpu or --device cuda")
         if job.settings.sync_batchnorm:
             share_batchnorm(model)
         return FSDPWorker(job, rank, model)
@@ -144,12 +150,19 @@ class FSDPWorker(OrdinaryWorker):
     def weights(self) -> dict[str, Tensor] | None:
         for module in self.shards:
             module.reshard()
-        whole = {name: _whole(value) for name, value in self.plain.state_dict().items() if isinstance(value, Tensor)}
+        state = self.plain.state_dict().items()
+        whole = {name: self._whole(value) for name, value in state if isinstance(value, Tensor)}
         return whole if self.rank.index == 0 else None
 
     def state(self) -> dict[str, Any] | None:
-        whole = nest.each(self.updater.state(), _whole)
+        whole = nest.each(self.updater.state(), self._whole)
         return whole if self.rank.index == 0 else None
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        """All shards together on rank 0, on the CPU; every rank takes part, in the same order."""
+        own = _local(tensor.detach()).to("cpu", copy=True)
+        parts = self.rank.gather(own) if hasattr(tensor, "placements") else None
+        return own if parts is None else torch.cat(parts)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -208,12 +221,6 @@ class _Scatter(_Collective):
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """All shards together, as a copy on the CPU; every rank takes part."""
-    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach().to("cpu", copy=True)
 
 
 def _sharded_like(value: Any, own: Tensor) -> Any:

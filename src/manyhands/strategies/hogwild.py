@@ -60,9 +60,14 @@ class Hogwild(Strategy):
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:
-            raise refuse(self, "ranks never meet, so sync_batchnorm cannot work; leave it out (statistics are averaged at the end)")
+            raise refuse(
+                self,
+                "ranks never meet, so sync_batchnorm cannot work; leave it out (statistics are averaged at the end)",
+            )
         if spread_over_devices(job.model):
-            raise refuse(self, "shares weights in host memory; a model that places itself on several devices cannot be shared")
+            raise refuse(
+                self, "shares weights in host memory; a model that places itself on several devices cannot be shared"
+            )
         if self.optimizer == "shared":
             optimizer_tensors(job, self)
 

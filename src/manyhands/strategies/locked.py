@@ -66,7 +66,9 @@ class Locked(Strategy):
             partition=("batch", "fixed"),
         )
         if self.mode == "turns" and set(self.options) - {"mode"}:
-            raise BadInput(f"{self}: mode=turns makes the updates of single; {', '.join(self.options)} need mode=free or mode=whole")
+            raise BadInput(
+                f"{self}: mode=turns makes the updates of single; {', '.join(self.options)} need mode=free or whole"
+            )
 
     @property
     def promises_exact(self) -> bool:
@@ -76,14 +78,20 @@ class Locked(Strategy):
         if job.settings.sync_batchnorm and self.mode != "turns":
             raise refuse(self, f"ranks do not meet in mode={self.mode}, so sync_batchnorm cannot work; use mode=turns")
         if spread_over_devices(job.model):
-            raise refuse(self, "shares weights in host memory; a model that places itself on several devices cannot be shared")
+            raise refuse(
+                self, "shares weights in host memory; a model that places itself on several devices cannot be shared"
+            )
         if self.mode != "turns" and self.optimizer == "shared":
             optimizer_tensors(job, self)
 
     def share(self, job: Job) -> Mapping[str, Tensor]:
         shared = shared_tensors(job.model, self.ranks)
         if self.mode == "turns":
-            return {**shared, "turn": torch.zeros(1, dtype=torch.int64), **slot_tensors(dict(trained_parameters(job.model)), "sum")}
+            return {
+                **shared,
+                "turn": torch.zeros(1, dtype=torch.int64),
+                **slot_tensors(dict(trained_parameters(job.model)), "sum"),
+            }
         return {**shared, **(optimizer_tensors(job, self) if self.optimizer == "shared" else {})}
 
     def feed(self, rank: Rank) -> Shard:
@@ -176,4 +184,8 @@ class TurnsWorker(SharedWorker):
 
     def figures(self) -> dict[str, Any]:
         notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
-        return {"notes": notes} if self.rank.index == 0 and self.job.has_batchnorm and not self.job.settings.sync_batchnorm else {}
+        return (
+            {"notes": notes}
+            if self.rank.index == 0 and self.job.has_batchnorm and not self.job.settings.sync_batchnorm
+            else {}
+        )

@@ -21,11 +21,10 @@ Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIP
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -34,14 +33,14 @@ from ..data.order import Shard
 from ..errors import BadInput
 from ..job import Job, trained_parameters
 from ..world.rank import Rank
-from ..world.watch import LOST
 from .base import Loss, Strategy, Worker, refuse
-from .gradient_slots import add
-from .mail import PASS, PUSH, Gradients, Letter, MemoryOffice, MemoryPost, NetworkOffice, NetworkPost, Office, Post, mail_tensors
-from .parts import OrdinaryWorker, Updater, full_weights, place_model
+from .mail import PASS, PUSH, MemoryPost, Post, mail_tensors
+from .mail_network import NetworkPost
+from .parts import OrdinaryWorker, full_weights, place_model
 from .ranks import default_ranks
+from .server import Server
 from .shared_weights import average_buffers, check_choices
-from .slices import Slice, coupled, cut, join_states, slice_state
+from .slices import Slice, coupled, cut, join_states
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,13 @@ class ParameterServer(Strategy):
         if self.staleness < 0:
             raise BadInput(f"parameter_server:staleness must be 0 or more (found {self.staleness})")
         if "staleness" in self.options and self.mode != "bounded":
-            raise BadInput(f"{self}: staleness bounds mode=bounded alone; write mode=bounded,staleness={self.staleness}")
+            raise BadInput(
+                f"{self}: staleness bounds mode=bounded alone; write mode=bounded,staleness={self.staleness}"
+            )
         if self.mode == "sync" and {"scale", "partition"} & set(self.options):
-            raise BadInput(f"{self}: mode=sync makes the updates of single; scale and partition need mode=async or mode=bounded")
+            raise BadInput(
+                f"{self}: mode=sync makes the updates of single; scale and partition need mode=async or mode=bounded"
+            )
 
     @property
     def processes(self) -> int:
@@ -92,7 +95,10 @@ class ParameterServer(Strategy):
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:
-            raise refuse(self, "has no step in which all ranks meet, which sync_batchnorm needs; use ddp, or locked with mode=turns")
+            raise refuse(
+                self,
+                "has no step in which all ranks meet, which sync_batchnorm needs; use ddp, or locked with mode=turns",
+            )
         if self.servers > 1 and coupled(job):
             raise refuse(
                 self,
@@ -101,7 +107,10 @@ class ParameterServer(Strategy):
             )
         empty = sum(not own for own in self.slices(job))
         if empty:
-            raise refuse(self, f"has more servers than the model has pieces (servers: {self.servers}); use servers={self.servers - empty}")
+            raise refuse(
+                self,
+                f"has more servers than pieces to hold (servers: {self.servers}); use servers={self.servers - empty}",
+            )
 
     def slices(self, job: Job) -> list[list[Slice]]:
         return cut(trained_parameters(job.model), self.servers, self.split)
@@ -116,10 +125,14 @@ class ParameterServer(Strategy):
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         if self.over == "memory" and rank.hosts > 1:
-            raise BadInput(f"parameter_server:over=memory works within one host (hosts: {rank.hosts}); use over=network")
-        group = dist.new_group(list(range(self.ranks, self.processes))) if self.servers > 1 and job.settings.clip else None
+            raise BadInput(
+                f"parameter_server:over=memory works within one host (hosts: {rank.hosts}); use over=network"
+            )
+        group = (
+            dist.new_group(list(range(self.ranks, self.processes))) if self.servers > 1 and job.settings.clip else None
+        )
         if rank.serves:
-            return Server(self, job, rank, group)
+            return Server(job, rank, self.slices(job), self.mode, self.staleness, group)
         return Client(self, job, rank)
 
 
@@ -150,7 +163,7 @@ class Client(OrdinaryWorker):
         return loss
 
     def _gradients(self, batch: Batch, sync: bool) -> dict[str, Tensor | None]:
-        """What has been accumulated; without rounds it is scaled and clipped here, because it is an update by itself."""
+        """What has been accumulated; without rounds it is an update by itself, so it is scaled and clipped here."""
         share = self._group / batch.step.group_total
         self._group = 0
         found = [parameter.grad for parameter in self.own.values() if parameter.grad is not None]
@@ -193,141 +206,3 @@ class Client(OrdinaryWorker):
     def figures(self) -> dict[str, Any]:
         notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
         return {"notes": notes} if self.job.has_batchnorm and self.rank.index == 0 else {}
-
-
-class Server:
-    """A server: one round takes a letter of every rank."""
-
-    def __init__(self, strategy: ParameterServer, job: Job, rank: Rank, group: dist.ProcessGroup | None):
-        self.job, self.rank, self.mode, self.bound = job, rank, strategy.mode, strategy.staleness
-        self.number = rank.index - rank.ranks
-        self.slices = strategy.slices(job)[self.number]
-        self.shapes = {name: parameter.shape for name, parameter in trained_parameters(job.model)}
-        self.own = {name: nn.Parameter(value) for name, value in self._slice_of(job, rank.shared)}
-        self.updater = Updater(job, self.own.items(), self._norm if group else None)
-        if self.mode != "sync":
-            self.updater.clip = None  # a rank's gradient is an update by itself and is clipped there
-        self._servers = group
-        self.staleness: list[int] = []
-        self.applied = [0] * rank.ranks  # updates with the gradient of each rank
-        self.progress = [0] * rank.ranks  # letters of each rank
-        self.round = 0
-        self.waiting: list[Letter] = []  # answers held back (bounded)
-        if rank.shared is not None:
-            self.office: Office = MemoryOffice(rank.shared, rank.clock, self.number, rank.ranks, self.slices)
-        else:
-            self.office = NetworkOffice(rank.clock, rank.ranks, self.slices, self.own, self.mode == "bounded")
-
-    def _slice_of(self, job: Job, shared: Mapping[str, Tensor] | None) -> list[tuple[str, Tensor]]:
-        """In shared memory the weights are updated where all ranks see them."""
-        whole = dict(trained_parameters(job.model))
-        if shared is None:
-            return [(item.name, item.of(whole[item.name].detach()).cpu().clone()) for item in self.slices]
-        return [(item.name, item.of(shared[f"weights/{item.name}"])) for item in self.slices]
-
-    def step(self, batch: Batch | None) -> None:
-        self.rank.clock.enter("other")
-        self.round += 1
-        self._sum_round() if self.mode == "sync" else self._serve_round()
-
-    def _sum_round(self) -> None:
-        letters = [self.office.take([rank], lambda: True) for rank in range(self.rank.ranks)]
-        pushed = [letter for letter in letters if letter is not None and letter.kind == PUSH]
-        if pushed:
-            self._update(_summed([letter.gradients for letter in pushed]))
-        for letter in letters:
-            assert letter is not None
-            self._answer(letter)
-
-    def _serve_round(self) -> None:
-        """Serve letters as they come until every rank has made this step."""
-        everyone = range(self.rank.ranks)
-        while self._awaited():
-            letter = self.office.take(everyone, self._awaited)
-            if letter is None:
-                break
-            self.progress[letter.sender] += 1
-            if letter.kind == PUSH:
-                self._note_staleness(letter)
-                self._update(letter.gradients)
-                self.applied[letter.sender] += 1
-            self.waiting.append(letter)
-            self._answer_those_within_bounds()
-
-    def _awaited(self) -> bool:
-        return any(self.progress[rank] < self.round for rank in self._living())
-
-    def _living(self) -> Sequence[int]:
-        return [rank for rank in range(self.rank.ranks) if not self.rank.board.row(rank)[LOST]]
-
-    def _answer_those_within_bounds(self) -> None:
-        slowest = min((self.progress[rank] for rank in self._living()), default=0)
-        bounded = self.mode == "bounded"
-        ready = [item for item in self.waiting if not bounded or self.progress[item.sender] - slowest <= self.bound]
-        for letter in ready:
-            self.waiting.remove(letter)
-            self._answer(letter)
-
-    def _answer(self, letter: Letter) -> None:
-        self.office.reply(letter.sender, letter.kind, sum(self.applied), self.updater.learning_rate)
-
-    def _note_staleness(self, letter: Letter) -> None:
-        late = sum(self.applied) - letter.seen  # a rank's own update is in the weights it pulls
-        self.staleness.extend([0] * (late + 1 - len(self.staleness)))
-        self.staleness[late] += 1
-
-    def _update(self, gradients: Gradients) -> None:
-        with self.rank.clock.during("update"):
-            for parameter, gradient in zip(self.own.values(), gradients, strict=True):
-                parameter.grad = gradient
-            # without rounds the schedule moves once a step, not once an update
-            last = self.mode == "sync" or (self.updater.updates + 1) % self.rank.ranks == 0
-            self.updater.update(advance=last)
-
-    def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """Of the whole gradient: the squares of all servers' slices."""
-        square = torch.stack([gradient.norm().double() ** 2 for gradient in gradients]).sum() if gradients else torch.zeros(()).double()
-        dist.all_reduce(square, group=self._servers)
-        return square.sqrt().float()
-
-    def weights(self) -> None:
-        if self.job.has_batchnorm:
-            self.rank.gather(None)
-        self.office.hand_out()
-
-    def state(self) -> None:
-        state = self.updater.state()
-        steps = state["updates"] if self.mode == "sync" else state["updates"] // self.rank.ranks
-        self.rank.gather({**state, "updates": steps})
-
-    @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        for item in self.slices:
-            self.own[item.name].copy_(item.of(weights[item.name]))
-        self.updater.load(slice_state(state, self.slices, self.shapes))
-        if self.mode != "sync":
-            self.updater.updates *= self.rank.ranks
-
-    @property
-    def updates(self) -> int:
-        if self.number:
-            return 0  # the same updates, of another slice
-        return self.updater.updates if self.mode == "sync" else sum(self.applied)
-
-    @property
-    def learning_rate(self) -> float | None:
-        return self.updater.learning_rate
-
-    def figures(self) -> dict[str, Any]:
-        return {"staleness": self.staleness} if self.number == 0 and self.mode != "sync" else {}
-
-    def close(self) -> None:
-        return
-
-
-def _summed(gradients: Sequence[Gradients]) -> Gradients:
-    """In rank order, whatever the order of arrival."""
-    total = list(gradients[0])
-    for others in gradients[1:]:
-        total = [add(sum_, gradient) for sum_, gradient in zip(total, others, strict=True)]
-    return total

@@ -60,7 +60,7 @@ class SharedModel:
         else:
             self.home = {name: nn.Parameter(self.tensors[f"weights/{name}"]) for name, _ in trained}
             self.model.to(device)
-        self._mirror = [parameter for _, parameter in trained] if device.type != "cpu" else []
+        self._mirror: list[Tensor] = [parameter for _, parameter in trained] if device.type != "cpu" else []
 
     def attach(self, rank: int, device: torch.device | None = None) -> nn.Module:
         """Call it in the process of `rank`: the model with shared parameters and buffers of its own."""
@@ -86,7 +86,7 @@ class SharedModel:
         if not self._mirror:
             return 0
         with torch.no_grad():
-            torch._foreach_copy_(self._mirror, list(self.home.values()))
+            torch._foreach_copy_(self._mirror, [*self.home.values()])
         return sum(value.numel() * value.element_size() for value in self._mirror)
 
     def hand_over(self) -> int:
@@ -160,7 +160,9 @@ def optimizer_tensors(job: Job, strategy: Strategy) -> dict[str, Tensor]:
             if key == "step":
                 value = torch.zeros_like(value)
             elif key not in before[name] and bool(value.count_nonzero()):
-                raise refuse(strategy, f"cannot share the state of {kind} ({key} does not start at zero); use optimizer=rank")
+                raise refuse(
+                    strategy, f"cannot share the state of {kind} ({key} does not start at zero); use optimizer=rank"
+                )
             shared[f"state/{key}/{name}"] = value
     return shared
 
@@ -263,7 +265,9 @@ class SharedWorker(OrdinaryWorker):
         if self.rank.index == 0:
             number = self.overlap()
             if number is not None:
-                found["notes"].append(f"overlap: on average {number:.2f} of {self.rank.ranks} ranks computed at the same time")
+                found["notes"].append(
+                    f"overlap: on average {number:.2f} of {self.rank.ranks} ranks computed at the same time"
+                )
             if self.job.has_batchnorm:
                 found["notes"].append("BatchNorm statistics are kept by each rank and averaged where weights are taken")
         return found

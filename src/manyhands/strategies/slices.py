@@ -1,7 +1,7 @@
 """Slices of parameters over servers: balanced by bytes, large tensors cut between rows.
 
-    parameters   |  a  |        b        | c |      d      |
-    2 servers    |        server 0       |     server 1    |      a server holds one stretch of rows of each tensor
+parameters   |  a  |        b        | c |      d      |
+2 servers    |        server 0       |     server 1    |      a server holds one stretch of rows of each tensor
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _cut_rows(parameters: Sequence[tuple[str, Tensor]], servers: int) -> list[li
     for name, tensor in parameters:
         rows, size = rows_of(tensor), _bytes(tensor)
         edges = [
-            min(max(round((total * server / servers - before) / max(size, 1) * rows), 0), rows) for server in range(servers + 1)
+            min(max(round((total * server / servers - before) / max(size, 1) * rows), 0), rows)
+            for server in range(servers + 1)
         ]
         for server in range(servers):
             if edges[server] < edges[server + 1]:
@@ -56,7 +57,10 @@ def _whole_tensors(parameters: Sequence[tuple[str, Tensor]], servers: int) -> li
     for name, tensor in sorted(parameters, key=lambda item: -_bytes(item[1])):
         owner[name] = held.index(min(held))
         held[owner[name]] += _bytes(tensor)
-    return [[Slice(name, 0, rows_of(tensor)) for name, tensor in parameters if owner[name] == server] for server in range(servers)]
+    return [
+        [Slice(name, 0, rows_of(tensor)) for name, tensor in parameters if owner[name] == server]
+        for server in range(servers)
+    ]
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -90,7 +94,8 @@ def coupled(job: Job) -> bool:
         results.append([parameter.detach() for _, parameter in held])
     whole, first, second = results
     return any(
-        not torch.allclose(value, torch.cat([a, b]), rtol=1e-4, atol=1e-6) for value, a, b in zip(whole, first, second, strict=True)
+        not torch.allclose(value, torch.cat([a, b]), rtol=1e-4, atol=1e-6)
+        for value, a, b in zip(whole, first, second, strict=True)
     )
 
 
@@ -106,7 +111,9 @@ def slice_state(state: Mapping[str, Any], slices: Sequence[Slice], shapes: Mappi
     return {**state, "optimizer": {"state": cut_down, "groups": optimizer["groups"]}}
 
 
-def join_states(states: Sequence[Mapping[str, Any]], slices: Sequence[Sequence[Slice]], shapes: Mapping[str, torch.Size]) -> dict[str, Any]:
+def join_states(
+    states: Sequence[Mapping[str, Any]], slices: Sequence[Sequence[Slice]], shapes: Mapping[str, torch.Size]
+) -> dict[str, Any]:
     """The whole optimizer's state from the servers' parts, in the order of their rows."""
     parts: dict[str, dict[str, list[Any]]] = {}
     for state, own in zip(states, slices, strict=True):
@@ -116,10 +123,16 @@ def join_states(states: Sequence[Mapping[str, Any]], slices: Sequence[Sequence[S
             for key, value in values.items():
                 parts.setdefault(name, {}).setdefault(key, []).append(value if _like(value, shape) else (value,))
     joined = {
-        name: {key: torch.cat(found) if isinstance(found[0], Tensor) and shapes[name] else _first(found) for key, found in values.items()}
+        name: {
+            key: torch.cat(found) if isinstance(found[0], Tensor) and shapes[name] else _first(found)
+            for key, found in values.items()
+        }
         for name, values in parts.items()
     }
-    return {**states[0], "optimizer": {"state": joined, "groups": _join_groups([state["optimizer"]["groups"] for state in states])}}
+    return {
+        **states[0],
+        "optimizer": {"state": joined, "groups": _join_groups([state["optimizer"]["groups"] for state in states])},
+    }
 
 
 def _first(found: list[Any]) -> Any:

@@ -43,8 +43,8 @@ class Threads:
         """Do each piece of work on its own thread and wait for all; the first failure is raised, with its number."""
         if len(work) == 1:
             return [self._timed(0, work[0], spent)]
-        while len(self._workers) < len(work):
-            self._workers.append(ThreadPoolExecutor(1, f"replica-{len(self._workers)}"))
+        for index in range(len(self._workers), len(work)):
+            self._workers.append(ThreadPoolExecutor(1, f"replica-{index}", _wake, (self.devices[index],)))
         futures: list[Future[Any]] = [
             worker.submit(self._timed, index, piece, spent)
             for index, (worker, piece) in enumerate(zip(self._workers, work, strict=False))
@@ -145,6 +145,13 @@ class _InThreads(torch.autograd.Function):
         if not ctx.calls.results:
             raise RuntimeError("these replicas have been walked back already; call the model again before backward")
         return None, *ctx.calls.backward(gradients)
+
+
+def _wake(device: torch.device) -> None:
+    """A new thread has no CUDA context until it runs a kernel, and cuBLAS complains of that."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.zeros(1, device=device)
 
 
 def _gradients(outputs: list[Tensor], gradients: list[Tensor], leaves: list[Tensor]) -> Sequence[Tensor | None]:

@@ -169,7 +169,7 @@ def choose_transport(asked: str, device: torch.device, processes: int, hosts: in
         return asked
     if device.type == "cuda" and processes <= torch.cuda.device_count():
         return "nccl"
-    return "gloo"
+    return "shm" if device.type == "cpu" and hosts == 1 else "gloo"
 
 
 def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) -> None:

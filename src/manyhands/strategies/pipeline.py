@@ -1,0 +1,100 @@
+"""Pipeline: the batch is cut into chunks, so that the stages of a cut model work at the same time.
+
+    1f1b, 2 stages, 4 chunks        forward one column, backward two
+    rank 0   F0 F1 .  B0 B0 F2 B1 B1 F3 B2 B2 .  B3 B3   update
+    rank 1   .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .    update
+
+    each step    stage 0 sends the activations of a chunk on and begins the next one at once;
+                 which pass comes next is the schedule's to say (schedules.py: gpipe, 1f1b, interleaved);
+                 gradients of all chunks add up to those of the batch; then every rank updates its own layers
+
+Cost per step: bytes as in model_parallel, sum over cuts of activations and their gradients, in `chunks` messages each.
+The ranks wait for (p - 1) / (m + p - 1) of the step at best, with p stages and m chunks of equal cost: the bubble, in
+the record as `wait`. Held on a rank: its layers, and the activations of at most p - stage chunks (1f1b).
+Exact: chunks are weighted with their true sizes. BatchNorm sees one chunk at a time and is then not exact. Papers:
+Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient large-scale ...", 2021 (interleaved).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..data.batches import Batch
+from ..data.order import Shard
+from ..errors import BadInput, did_you_mean
+from ..job import Job
+from ..model import Cut
+from ..world.rank import Rank
+from .base import Loss, Strategy, Worker, refuse
+from .ranks import default_ranks
+from .schedules import SCHEDULES, plan
+from .stages import StagesWorker, chunk_sizes, cut_model
+
+
+@dataclass(frozen=True)
+class Pipeline(Strategy):
+    """Ranks are stages, or hold `stages_per_rank` of them; several chunks are under way at a time."""
+
+    ranks: int = field(default_factory=default_ranks)
+    chunks: int = 4
+    split_size: int | None = None
+    schedule: str = "1f1b"
+    stages_per_rank: int | None = None
+    balance: str | tuple[int, ...] = "time"
+    transport: str = "auto"
+
+    name = "pipeline"
+    summary = "a cut model whose stages work on different chunks at the same time"
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise BadInput(f"pipeline:chunks must be at least 1 (found {self.chunks})")
+        if self.split_size is not None and self.split_size < 1:
+            raise BadInput(f"pipeline:split_size must be at least 1 (found {self.split_size})")
+        if self.schedule not in SCHEDULES:
+            raise BadInput(f'pipeline has no schedule "{self.schedule}"{did_you_mean(self.schedule, SCHEDULES)}')
+        if (self.stages_per_rank or 1) > 1 and self.schedule != "interleaved":
+            raise BadInput(
+                f"pipeline:{self.schedule} runs one stage a rank (stages_per_rank: {self.stages_per_rank}); use schedule=interleaved"
+            )
+
+    @property
+    def turns(self) -> int:
+        """Stages on each rank."""
+        return self.stages_per_rank or (2 if self.schedule == "interleaved" else 1)
+
+    @property
+    def stages(self) -> int:
+        return self.ranks * self.turns
+
+    def check(self, job: Job) -> None:
+        if job.settings.sync_batchnorm and job.has_batchnorm:
+            raise refuse(self, "passes chunks one after the other, so sync_batchnorm cannot join them; use ddp or model_parallel")
+
+    def prepare(self, job: Job) -> Cut:
+        return cut_model(self, job, self.stages, self.balance)
+
+    def feed(self, rank: Rank) -> Shard:
+        last = (self.stages - 1) % self.ranks
+        return Shard(input=rank.index == 0, target=rank.index == last, repeats=rank.index > 0)
+
+    def setup(self, job: Job, rank: Rank) -> Worker:
+        return PipelineWorker(self, job, rank)
+
+
+class PipelineWorker(StagesWorker):
+    """Runs its part of the schedule, then updates its layers."""
+
+    def __init__(self, strategy: Pipeline, job: Job, rank: Rank):
+        super().__init__(job, rank, job.prepared, range(strategy.ranks))
+        self.strategy = strategy
+
+    def step(self, batch: Batch | None) -> Loss | None:
+        assert batch is not None
+        ours = self.strategy
+        sizes = chunk_sizes(batch.count, ours.chunks, ours.split_size)
+        actions = plan(ours.schedule, self.place, ours.ranks, len(sizes), ours.turns)
+        loss = self.passes(batch, actions, sizes)
+        if batch.update:
+            self.finish(batch)
+        return loss

@@ -1,0 +1,119 @@
+"""What the tests of locked, hogwild and parameter_server have in common."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import manyhands as mh
+from manyhands.data.order import Order
+from manyhands.job import Settings, build
+from manyhands.strategies import make_strategy
+from manyhands.world.launch import Place, launch
+from manyhands.world.rank import connect, from_place
+from tests.conftest import SAMPLES, make_task, quick_fit
+from tests.strategies.driving import Point, furthest
+
+momentum = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+class SparseRows(nn.Module):
+    """An embedding with sparse gradients under a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 6, sparse=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x).mean(1))
+
+
+def sparse_task(**changes: Any) -> mh.Task:
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(40, (SAMPLES, 4), generator=generator)
+    return make_task(**{"model": SparseRows, "train": (words, words[:, 0] % 3), "test": None, **changes})
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(self.first(x))))
+
+
+def check_every_sample_is_read_once(strategy: str, ranks: int) -> None:
+    chosen = make_strategy(strategy, ranks)
+    order = Order(SAMPLES, 30, 0)
+    read: list[int] = []
+    for index in range(ranks):
+        shard = chosen.feed(SimpleNamespace(index=index, serves=False))  # type: ignore[arg-type]
+        assert shard is not None
+        read += [int(sample) for step in order.steps(0) for sample in order.indices(step, shard)]
+    assert sorted(read) == list(range(SAMPLES))
+
+
+def raising(output: Tensor, target: Tensor) -> Tensor:
+    if os.environ.get("RANK") == "1":
+        raise ValueError("a bad day")
+    return nn.functional.cross_entropy(output, target)
+
+
+_calls = 0
+
+
+def dying(output: Tensor, target: Tensor) -> Tensor:
+    """Rank 1 is killed in the middle of its fifth step."""
+    global _calls
+    _calls += os.environ.get("RANK") == "1"
+    if _calls == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return nn.functional.cross_entropy(output, target)
+
+
+def check_failures_end_the_run(strategy: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(mh.RankFailed, match="rank 1 of 2 failed in step 1, forward: ValueError: a bad day"):
+        quick_fit(make_task(loss=raising), strategy, ranks=2, max_steps=30)
+    with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 5, forward: killed by signal 9"):
+        quick_fit(make_task(loss=dying), strategy, ranks=2, max_steps=30)
+    assert time.monotonic() - began < 10
+
+
+def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start: Point | None = None) -> Point:
+    """Like `driving.drive`, for strategies with servers."""
+    chosen = make_strategy(strategy, ranks)
+    job = build(task, Settings())
+    body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
+    return launch(body, chosen.processes, ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
+
+
+def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Any:
+    from manyhands.data.batches import Batches
+
+    rank, store = from_place(place, torch.device("cpu"))
+    connect(rank, "gloo", store, 60)
+    worker = strategy.setup(job, rank)
+    if start is not None:
+        worker.load(*start)
+    shard = strategy.feed(rank)
+    batches = Batches(job.train, job.order, shard, False).epoch(0, first) if shard is not None else None
+    for _ in range(last - first):
+        worker.step(next(batches) if batches is not None else None)
+    rank.barrier()
+    result = worker.weights(), worker.state()
+    rank.barrier()
+    return result
+
+
+__all__ = ["Normed", "furthest", "momentum", "serve", "sparse_task"]

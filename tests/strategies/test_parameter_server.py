@@ -1,0 +1,198 @@
+"""parameter_server: sync is exact over memory and network, slices are balanced, bounds hold, nothing hangs."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import manyhands as mh
+from manyhands.strategies.slices import cut
+from tests.conftest import distance, make_task, mlp, quick_fit
+from tests.strategies.driving import bytes_of, check_phases, furthest, halving, reference
+from tests.strategies.sharing import (
+    Normed,
+    check_every_sample_is_read_once,
+    check_failures_end_the_run,
+    momentum,
+    serve,
+    sparse_task,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "options"),
+    [("mlp", 2, ""), ("skips", 3, ":servers=2"), ("tied", 2, ":servers=2,over=network"), ("dict", 3, ":over=network")],
+)
+def test_sync_is_exact(kind: str, ranks: int, options: str, nothing_left: None) -> None:
+    run = quick_fit(make_task(kind), "parameter_server" + options, ranks=ranks, max_steps=30)
+    assert distance(reference(kind), run) <= 1e-6
+    assert run.exact is True
+    assert run.ranks == ranks == len(run.per_rank)
+    assert run.updates == run.steps == 30
+    assert run.staleness is None
+    check_phases(run)
+
+
+def by_name(named: Any) -> torch.optim.Optimizer:
+    """Weights and biases in groups of their own, told apart by name."""
+    named = list(named)
+    groups = [
+        {"params": [(n, p) for n, p in named if n.endswith(kind)], "lr": lr}
+        for kind, lr in (("weight", 0.05), ("bias", 0.1))
+    ]
+    return torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+@pytest.mark.parametrize("over", ["memory", "network"])
+def test_groups_schedule_clipping_and_accumulation_over_two_servers(over: str) -> None:
+    task = make_task(optimizer=by_name, schedule=halving)
+    options = {"accumulate": 3, "clip": 0.5, "epochs": 1}
+    one, many = quick_fit(task, **options), quick_fit(task, f"ps:servers=2,over={over}", ranks=3, **options)
+    assert distance(one, many) <= 1e-6
+    assert many.updates == 12
+    assert many.epochs[0]["learning_rate"] == one.epochs[0]["learning_rate"]
+
+
+@pytest.mark.parametrize("options", [":servers=2", ":over=network", ":mode=async"])
+def test_bytes_are_the_formula(options: str) -> None:
+    run = quick_fit(make_task(), "parameter_server" + options, ranks=3, max_steps=10)
+    assert run.communication_bytes == 2 * 3 * bytes_of(mlp().parameters())
+
+
+@pytest.mark.parametrize("options", [":servers=2", ":servers=2,over=network"])
+def test_sparse_gradients_travel_as_rows(options: str) -> None:
+    """One sample of four equal words a rank: one row of 6 numbers and its number, besides the dense head."""
+    words = torch.arange(40)[:, None].repeat(1, 4)
+    task = sparse_task(train=(words, words[:, 0] % 3), batch_size=2)
+    one, many = quick_fit(task, max_steps=10), quick_fit(task, "ps" + options, ranks=2, max_steps=10)
+    assert distance(one, many) <= 1e-6
+    pushed, pulled = 2 * (6 * 4 + 8 + 21 * 4), 2 * (40 * 6 + 21) * 4
+    assert many.communication_bytes == pushed + pulled
+
+
+@pytest.mark.parametrize("options", ["", ":servers=2", ":servers=2,over=network"])
+def test_state_travels_between_strategies(options: str) -> None:
+    task = make_task(optimizer=momentum, schedule=halving)
+    whole, _ = serve(task, "single", 1, 0, 20)
+    half = serve(task, "single", 1, 0, 10)
+    mine = serve(task, "ps" + options, 2, 0, 10)
+    assert mine[1]["updates"] == 10
+    assert furthest(_buffers(mine[1]), _buffers(half[1])) <= 1e-6
+    assert mine[1]["optimizer"]["groups"] == half[1]["optimizer"]["groups"]
+    assert furthest(serve(task, "single", 1, 10, 20, mine)[0], whole) <= 1e-6
+    assert furthest(serve(task, "ps" + options, 2, 10, 20, half)[0], whole) <= 1e-6
+
+
+def _buffers(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: value["momentum_buffer"] for name, value in state["optimizer"]["state"].items()}
+
+
+@pytest.mark.parametrize("options", [":mode=async", ":mode=async,servers=2,over=network,scale=shard,partition=fixed"])
+def test_async_learns_and_counts_staleness(options: str, nothing_left: None) -> None:
+    run = quick_fit(make_task(optimizer=momentum, schedule=halving), "ps" + options, ranks=2, epochs=2, clip=1.0)
+    assert run.exact is False
+    assert run.samples == 2 * 1003
+    assert run.updates == 2 * run.steps
+    assert run.staleness is not None
+    assert sum(run.staleness["histogram"]) == run.updates
+    assert run.epochs[-1]["loss"] < 0.9 * run.epochs[0]["loss"]
+    assert run.epochs[-1]["learning_rate"] == pytest.approx(0.05 * 0.5 ** (run.steps // 6))
+    check_phases(run)
+
+
+@pytest.mark.parametrize("over", ["memory", "network"])
+def test_bounded_holds_its_bound(over: str) -> None:
+    """With bound s, others make at most 2 s + 1 updates each between a rank's pull and its push."""
+    for bound in (0, 2):
+        task = make_task(epochs=1)
+        run = quick_fit(task, f"ps:mode=bounded,staleness={bound},over={over}", ranks=3, accumulate=2)
+        assert run.staleness is not None
+        assert run.staleness["max"] <= 2 * (2 * bound + 1)
+        assert run.updates == 3 * 17
+
+
+def test_one_rank_async_is_single() -> None:
+    run = quick_fit(make_task(optimizer=momentum), "ps:mode=async", ranks=1, max_steps=30, precision="bf16")
+    assert distance(quick_fit(make_task(optimizer=momentum), max_steps=30, precision="bf16"), run) <= 1e-6
+
+
+def test_on_step_can_end_an_asynchronous_run(nothing_left: None) -> None:
+    for over in ("memory", "network"):
+        run = quick_fit(make_task(), f"ps:mode=async,over={over}", ranks=2, on_step=lambda figures: figures.step >= 7)
+        assert run.status == "stopped"
+        assert 7 <= run.steps <= 34
+
+
+def test_small_batches_leave_ranks_without_samples() -> None:
+    task = make_task(batch_size=2)
+    assert distance(quick_fit(task, max_steps=10), quick_fit(task, "ps", ranks=3, max_steps=10)) <= 1e-6
+    assert quick_fit(task, "ps:mode=async", ranks=3, max_steps=10).updates == 20
+
+
+def test_batchnorm_statistics_are_averaged() -> None:
+    run = quick_fit(make_task(model=Normed), "ps", ranks=2, max_steps=10)
+    assert run.exact is False
+    assert any("BatchNorm" in note for note in run.notes)
+
+
+def test_every_sample_is_read_once() -> None:
+    check_every_sample_is_read_once("ps", 3)
+    check_every_sample_is_read_once("ps:mode=async,partition=fixed", 3)
+
+
+@pytest.mark.parametrize("strategy", ["ps", "ps:mode=async,over=network"])
+def test_a_failing_or_killed_rank_ends_the_run(strategy: str, nothing_left: None) -> None:
+    check_failures_end_the_run(strategy)
+
+
+def test_slices_are_balanced_by_bytes_and_cover_everything() -> None:
+    named = [
+        ("big", torch.empty(1000, 30)),
+        ("small", torch.empty(7)),
+        ("scalar", torch.empty(())),
+        ("mid", torch.empty(50, 30)),
+    ]
+    for servers in (1, 2, 3, 5):
+        for split in (True, False):
+            slices = cut(named, servers, split)
+            rows = {name: 0 for name, _ in named}
+            for own in slices:
+                for item in own:
+                    rows[item.name] += item.stop - item.start
+            assert rows == {"big": 1000, "small": 7, "scalar": 1, "mid": 50}
+            if split:
+                held = [sum(item.of(dict(named)[item.name]).numel() for item in own) for own in slices]
+                assert max(held) - min(held) <= 2 * 30
+
+
+def test_refusals() -> None:
+    with pytest.raises(
+        mh.Refused, match="splits the parameters over servers, but this optimizer updates them together"
+    ):
+        quick_fit(make_task(optimizer=functools.partial(torch.optim.Adafactor, lr=0.01)), "ps:servers=2", ranks=2)
+    with pytest.raises(mh.Refused, match=r"more servers than pieces to hold \(servers: 8\); use servers=2"):
+        task = make_task(model=lambda: nn.Linear(20, 3))
+        quick_fit(task, "ps:servers=8,split=false", ranks=2)
+    with pytest.raises(
+        mh.Refused, match="parameter_server has no step in which all ranks meet, which sync_batchnorm needs"
+    ):
+        quick_fit(make_task(), "ps", ranks=2, sync_batchnorm=True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("ps:mode=fast", 'parameter_server:mode must be one of sync, async, bounded .found "fast"'),
+        ("ps:servers=0", "needs at least 1 server .found servers=0"),
+        ("ps:mode=bounded,staleness=-1", "staleness must be 0 or more .found -1"),
+        ("ps:staleness=2", "staleness bounds mode=bounded alone; write mode=bounded,staleness=2"),
+        ("ps:partition=fixed", "mode=sync makes the updates of single; scale and partition need mode=async or"),
+    ],
+)
+def test_bad_options(strategy: str, message: str) -> None:
+    with pytest.raises(mh.BadInput, match=message):
+        quick_fit(make_task(), strategy, ranks=2)
