@@ -3,7 +3,7 @@
 The same work on both sides, in turns: LeNet on `glyphs` images, 2 workers of 32 samples each, 1 server, SGD with
 momentum, gradients of both workers summed, one update a step, one thread a process. The RPC side is what one
 writes by hand: a worker sends its gradients in one call, the server answers the last one of the round and all
-others with the new weights. Only steps are timed, after a warm-up.
+others with the new weights. A side's speed in a round is that of its median step.
 
     python benchmarks/parameter_server.py [--steps 300] [--rounds 5] [--data mnist]
 """
@@ -11,6 +11,7 @@ others with the new weights. Only steps are timed, after a warm-up.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import socket
 import statistics
@@ -61,9 +62,8 @@ def rpc_worker(server: rpc.RRef, data: tuple[torch.Tensor, torch.Tensor], task: 
     model = task.model()
     parameters = list(model.parameters())
     input, target = data
-    for step in range(WARM_UP + steps):
-        if step == WARM_UP:
-            began = time.perf_counter()
+    ends = [time.perf_counter()]
+    for _ in range(WARM_UP + steps):
         chosen = torch.randint(len(input), (SAMPLES,))
         loss = F.cross_entropy(model(input[chosen]), target[chosen]) / WORKERS
         gradients = torch.autograd.grad(loss, parameters)
@@ -71,7 +71,8 @@ def rpc_worker(server: rpc.RRef, data: tuple[torch.Tensor, torch.Tensor], task: 
         with torch.no_grad():
             for parameter, weight in zip(parameters, weights, strict=True):
                 parameter.copy_(weight)
-    return time.perf_counter() - began
+        ends.append(time.perf_counter())
+    return statistics.median(after - before for before, after in itertools.pairwise(ends))
 
 
 def rpc_process(index: int, port: int, task_name: str, steps: int, answer: mp.Queue) -> None:
@@ -88,7 +89,7 @@ def rpc_process(index: int, port: int, task_name: str, steps: int, answer: mp.Qu
             rpc.rpc_async(f"worker{worker}", rpc_worker, args=(server, data, task, steps), timeout=600)
             for worker in range(WORKERS)
         ]
-        answer.put(max(call.wait() for call in calls))
+        answer.put(statistics.mean(call.wait() for call in calls))
     rpc.shutdown()
 
 
@@ -108,14 +109,14 @@ def by_rpc(task_name: str, steps: int) -> float:
     seconds = answer.get(timeout=600)
     for process in processes:
         process.join(60)
-    return WORKERS * SAMPLES * steps / seconds
+    return WORKERS * SAMPLES / seconds
 
 
 def by_ours(task_name: str, steps: int, strategy: str) -> float:
     task = mh.load_task(task_name).replace(batch_size=WORKERS * SAMPLES, schedule=None, test=None, epochs=100)
     run = mh.fit(task, strategy, ranks=WORKERS, threads=1, max_steps=steps + WARM_UP, progress=False)
-    assert run.samples_per_second is not None
-    return run.samples_per_second
+    assert run.step_ms is not None
+    return WORKERS * SAMPLES / run.step_ms["median"] * 1000
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ The names below are everything meant for users. They load when first used, so th
 
 from __future__ import annotations
 
+import copyreg
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -72,6 +73,7 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+copyreg.pickle(_Package, lambda package: (import_module, (package.__name__,)))  # functions that use `mh` travel
 
 
 if TYPE_CHECKING:

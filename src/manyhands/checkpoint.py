@@ -133,20 +133,20 @@ def refuse_other_task(checkpoint: Checkpoint, task: Mapping[str, Any]) -> None:
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    ours = new["weights"]
     for key in dict.fromkeys([*new, *old]):
         before, now = old.get(key), new.get(key)
-        if before == now:
-            continue
-        if key != "weights":
-            return f"{key} was {before!r} and is {now!r}"
-        for name in dict.fromkeys([*ours, *before]):
-            if name not in ours or name not in before:
-                return f'only {"the checkpoint" if name in before else "the model"} has the weight "{name}"'
-            if ours[name] != before[name]:
-                return f'weight "{name}" was {_form(before[name])} and is {_form(ours[name])}'
-        return "the order of the weights differs"
+        if before != now:
+            return _weight_difference(before, now) if key == "weights" else f"{key} was {before!r} and is {now!r}"
     return None
+
+
+def _weight_difference(before: Any, now: Any) -> str:
+    for name in dict.fromkeys([*now, *before]):
+        if name not in now or name not in before:
+            return f'only {"the checkpoint" if name in before else "the model"} has the weight "{name}"'
+        if now[name] != before[name]:
+            return f'weight "{name}" was {_form(before[name])} and is {_form(now[name])}'
+    return "the weights differ"
 
 
 def _form(entry: Any) -> str:
@@ -234,7 +234,8 @@ def _pieces(beginning: bytes, tensors: list[Tensor]) -> Iterator[memoryview]:
     yield memoryview(beginning)
     for tensor in tensors:
         if tensor.numel():
-            whole = memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            whole = memoryview(flat)
             for start in range(0, len(whole), _PIECE):
                 yield whole[start : start + _PIECE]
 

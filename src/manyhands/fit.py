@@ -25,7 +25,7 @@ from .progress import Progress
 from .runfolder import held
 from .snapshot import Keeping
 from .strategies import make_strategy
-from .strategies.base import Strategy
+from .strategies.base import Strategy, refuse
 from .task import Task
 from .world.doctor import Doctor
 from .world.launch import Place, launch, warm_up
@@ -65,12 +65,14 @@ def fit(
     time_limit: float | None = None,
     command: str | None = None,
     source: str | None = None,
+    fault: Callable[[Rank, int], None] | None = None,
 ) -> Run:
     """Train `task` under `strategy`; returns the Run (the record, and the weights as `run.weights`).
 
     Callbacks run in the caller's process, see the figures of rank 0, and end the run when they return true.
+    `fault` is called on every rank before the work of each step, until a restart: chaos breaks runs with it.
     """
-    began = time.time()
+    began = time.monotonic()
     if not started_by_torchrun():
         warm_up()  # imports torch beside us while we build the job
     chosen = make_strategy(strategy, ranks)
@@ -81,19 +83,20 @@ def fit(
     devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
     job = build(task, settings)
     keeping = _keeping(checkpoint_every, resume, run_dir)
-    plan = Plan(on_step is not None, on_epoch is not None, keeping=keeping, survive=on_death == "continue")
-    _check_failure_options(chosen, max_restarts, stall_seconds, on_death)
-    run = _new_run(job, chosen, devices, began, command)
+    plan = Plan(on_step is not None, on_epoch is not None, keeping=keeping, survive=on_death == "continue", fault=fault)
+    _check_failure_options(max_restarts, stall_seconds, on_death)
+    run = _new_run(job, chosen, devices, command)
     run.source = source
     callbacks = {"on_step": on_step, "on_epoch": on_epoch}
     writes = not started_by_torchrun() or torchrun_place()[0] == 0
     with held(run_dir if writes else None), Progress(chosen, job, shown=progress) as display:
-        fitting = Fitting(job, chosen, devices, threads, run, plan, run_dir, display.hear, partial(_answer, callbacks))
+        answer = partial(_answer, callbacks)
+        fitting = Fitting(job, chosen, devices, threads, run, plan, run_dir, display.hear, answer, began)
         try:
             if started_by_torchrun():
                 outcome = fitting.join(resume)
             else:
-                outcome = fitting.launch(resume, max_restarts, stall_seconds, on_death, time_limit)
+                outcome = fitting.launch(resume, max_restarts, stall_seconds, time_limit)
         except Refused as refusal:
             refusal.run = _ended(run, "refused", str(refusal))  # type: ignore[attr-defined]
             raise
@@ -121,17 +124,15 @@ def _keeping(
     return Keeping(Path(run_dir).absolute() / FOLDER, every) if every else None
 
 
-def _check_failure_options(strategy: Strategy, max_restarts: int, stall_seconds: float | None, on_death: str) -> None:
+def _check_failure_options(max_restarts: int, stall_seconds: float | None, on_death: str) -> None:
     if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
         raise BadInput(f"max_restarts must be 0 or more (found {max_restarts!r})")
     if stall_seconds is not None and not stall_seconds > 0:
         raise BadInput(f"stall_seconds must be above 0 (found {stall_seconds!r})")
     if on_death not in ("end", "continue"):
         raise BadInput(f'on_death must be "end" or "continue" (found {on_death!r})')
-    if on_death == "continue" and not strategy.survives:
-        raise Refused(
-            f"{strategy} cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
-        )
+    if on_death == "continue" and started_by_torchrun():
+        raise BadInput("torchrun ends all ranks when one dies, so on_death=continue fails; see its --max-restarts")
 
 
 def _settings(
@@ -168,7 +169,7 @@ def _positive(name: str, value: int | None) -> None:
         raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
 
 
-def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], began: float, command: str | None) -> Run:
+def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command: str | None) -> Run:
     exact, why_not = strategy.exactness(job)
     return Run(
         task=job.task.name or type(job.model).__name__,
@@ -184,7 +185,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], began: f
         precision=job.settings.precision,
         seed=job.task.seed,
         command=command,
-        started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -257,11 +258,12 @@ class Fitting:
         run_dir: str | os.PathLike[str] | None,
         show: Callable[[str, Any], None],
         answer: Callable[[str, Any], Any],
+        began: float,
     ):
         self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
         self.run, self.plan, self.show, self.answer = run, plan, show, answer
         self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
-        self.began = time.time()
+        self.began = began
 
     def hear(self, kind: str, content: Any) -> None:
         """What rank 0 says goes to the record and to the screen."""
@@ -270,7 +272,7 @@ class Fitting:
             kind, content = "note", content["message"]
         if kind == "epoch":
             self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] != content["epoch"]] + [content]
-        if kind == "started" and self.run.restarts:
+        if kind == "started" and self.run.restarts and self.run.faults:
             self.run.faults[-1]["resumed_seconds"] = content - self.began
         self.show(kind, content)
 
@@ -310,9 +312,12 @@ class Fitting:
     # ------------------------------------------------------------ ranks of our own
 
     def launch(
-        self, resume: bool, max_restarts: int, stall_seconds: float | None, on_death: str, time_limit: float | None
+        self, resume: bool, max_restarts: int, stall_seconds: float | None, time_limit: float | None
     ) -> Outcome | None:
         """Start the ranks; after a failure start them again from the last checkpoint, as often as allowed."""
+        if self.plan.survive and not self.strategy.survives:
+            reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
+            raise refuse(self.strategy, reason)
         start = self.first_start(resume)
         probe(self.job)
         self.strategy.check(self.job)
@@ -323,12 +328,14 @@ class Fitting:
             try:
                 return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
             except RankFailed as failure:
-                self.began = time.time()
+                self.began = time.monotonic()
                 start = self._start_after(failure, max_restarts, start)
 
     def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
         strategy = self.strategy
         plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
+        if self.run.restarts:
+            plan = replace(plan, fault=None)
         results = launch(
             partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
             strategy.processes,

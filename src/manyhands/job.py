@@ -42,6 +42,7 @@ class Settings:
     loader_workers: int | None = None
     capture: str = "auto"
     compile: bool = False
+    fuse: bool = True  # one kernel for the whole update, where torch has one
 
 
 @dataclass

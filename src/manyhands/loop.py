@@ -1,12 +1,12 @@
 """The training loop, written once. It runs on every process of a fit, whatever the strategy.
 
-    worker = strategy.setup(...)
-    for each epoch:
-        barrier; start the clock
-        for each step:  load -> transfer -> augment -> worker.step          (a server: worker.step(None))
-                        a checkpoint is due? pause together, take it, go on
-        wait for the others; stop the clock
-        evaluate on rank 0; tell the caller; agree whether to go on
+worker = strategy.setup(...)
+for each epoch:
+    barrier; start the clock
+    for each step:  load -> transfer -> augment -> worker.step          (a server: worker.step(None))
+                    a checkpoint is due? pause together, take it, go on
+    wait for the others; stop the clock
+    evaluate on rank 0; tell the caller; agree whether to go on
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -66,6 +66,7 @@ class Plan:
     resume: Checkpoint | None = None  # where to go on from
     faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
     survive: bool = False  # ranks go on without a dead one and share its work
+    fault: Callable[[Rank, int], None] | None = None  # what chaos does before the work of a step
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Training:
         if shard is not None:
             workers = self.job.settings.loader_workers or 0
             batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
-        started = time.time()
+        started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
             rank.tell("started", started)
         weights = None
@@ -178,6 +179,8 @@ class Training:
                 self._take_over(batch)
             self._prepare(batch)
             self.samples += batch.count
+        if self.plan.fault is not None:
+            self.plan.fault(self.rank, clock.steps + 1)
         loss = worker.step(batch)
         clock.enter("other")
         if loss is not None:
@@ -275,7 +278,7 @@ class Training:
         board = self.rank.board
         with board.locked():
             board.finish(self.rank.index, done)
-            if stop:
+            if stop and board.stop_after < done:  # once agreed it stays: others may have stopped there already
                 board.stop_after = board.first_common(self.rank.index, done)
         return board.stop_after == done
 
@@ -314,6 +317,7 @@ class Training:
     def _end_epoch(self, worker: Worker, epoch: int) -> dict[str, Any] | None:
         """Evaluate on rank 0, tell the caller, agree whether to go on; returns the weights on rank 0."""
         rank = self.rank
+        rank.say("evaluation" if rank.leads else "wait")
         first = self._epoch_first
         everyone = rank.gather([entry for entry in self.losses if entry[0] >= first])
         weights = worker.weights()
@@ -335,7 +339,6 @@ class Training:
             }
             if self._judge is not None:
                 began = time.monotonic()
-                rank.say("evaluation")
                 self.test = self._evaluate(weights)
                 self.evaluation_seconds += time.monotonic() - began
                 entry["test_accuracy"] = self.test["accuracy"]

@@ -14,12 +14,13 @@ import torch
 import manyhands as mh
 from manyhands.nn import SharedModel
 from tests.conftest import distance, make_task, mlp, quick_fit
-from tests.strategies.driving import check_phases, drive, furthest, halving
+from tests.strategies.driving import check_phases, furthest, halving
 from tests.strategies.sharing import (
     Normed,
     check_every_sample_is_read_once,
     check_failures_end_the_run,
     momentum,
+    serve,
     sparse_task,
 )
 
@@ -50,9 +51,9 @@ def test_one_rank_is_single_with_everything_on() -> None:
 
 def test_a_step_moves_the_weights_as_far_as_single() -> None:
     """From the same weights, the gradients of all shards together are the gradient of the batch."""
-    one = drive(make_task(), "single", 1, 0, 1)[0]
-    many = drive(make_task(), "hogwild", 3, 0, 1)[0]
-    start = drive(make_task(), "single", 1, 0, 0)[0]
+    start, one, many = (
+        serve(make_task(), *how)[0] for how in (("single", 1, 0, 0), ("single", 1, 0, 1), ("hogwild", 3, 0, 1))
+    )
     assert furthest(one, many) < 0.1 * furthest(one, start)
 
 
@@ -66,7 +67,7 @@ def test_sparse_gradients_write_their_rows_alone() -> None:
     """Words that never occur keep their weights to the last bit, also under weight written by several ranks."""
     words = torch.randint(10, 20, (200, 4), generator=torch.Generator().manual_seed(1))
     task = sparse_task(train=(words, words[:, 0] % 3), batch_size=16)
-    start = drive(task, "single", 1, 0, 0)[0]["embed.weight"]
+    start = serve(task, "single", 1, 0, 0)[0]["embed.weight"]
     run = quick_fit(task, "hogwild", ranks=2, epochs=3)
     assert run.weights is not None
     moved = (run.weights["embed.weight"] != start).any(1)
@@ -79,10 +80,10 @@ def test_sparse_gradients_write_their_rows_alone() -> None:
 def test_state_goes_on_under_single() -> None:
     task = make_task(optimizer=momentum, schedule=halving)
     for strategy in ("hogwild", "hogwild:optimizer=shared"):
-        weights, state = drive(task, strategy, 2, 0, 10)
+        weights, state = serve(task, strategy, 2, 0, 10)
         assert state["updates"] == 10
-        onward, _ = drive(task, "single", 1, 10, 20, (weights, state))
-        again, _ = drive(task, strategy, 2, 10, 20, (weights, state))
+        onward, _ = serve(task, "single", 1, 10, 20, (weights, state))
+        again, _ = serve(task, strategy, 2, 10, 20, (weights, state))
         assert furthest(onward, again) < 0.1
 
 
@@ -122,9 +123,9 @@ def test_refusals() -> None:
         quick_fit(make_task(), "hogwild", ranks=2, sync_batchnorm=True)
     with pytest.raises(mh.Refused, match="hogwild cannot share the state of SparseAdam"):
         quick_fit(sparse_task(optimizer=torch.optim.SparseAdam), "hogwild:optimizer=shared", ranks=2)
-    with pytest.raises(mh.BadInput, match='hogwild:scale must be one of global, shard .found "big"'):
+    with pytest.raises(mh.BadInput, match=r'hogwild:scale must be one of global, shard \(found "big"\)'):
         quick_fit(make_task(), "hogwild:scale=big", ranks=2)
-    with pytest.raises(mh.BadInput, match="hogwild needs at least 1 rank .found 0"):
+    with pytest.raises(mh.BadInput, match=r"hogwild needs at least 1 rank \(found 0\)"):
         mh.Hogwild(ranks=0)
 
 

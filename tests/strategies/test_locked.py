@@ -47,7 +47,7 @@ def test_turns_hands_over_one_gradient_a_rank_and_sparse_ones_as_rows() -> None:
     assert run.communication_bytes == 3 * bytes_of(mlp().parameters())
     task = sparse_task()
     one, many = quick_fit(task, max_steps=30), quick_fit(task, "locked", ranks=2, max_steps=30)
-    assert distance(one, many) <= 1e-6
+    assert distance(one, many) <= 5e-6  # weights of up to 3, and rows are summed in another order
     whole = 2 * bytes_of([one.weights[name] for name in one.weights])  # type: ignore[index]
     assert many.communication_bytes is not None
     assert 0 < many.communication_bytes < 2 * whole
@@ -145,6 +145,6 @@ def test_refusals() -> None:
     ):
         quick_fit(make_task(), "locked:mode=free", ranks=2, sync_batchnorm=True)
     with pytest.raises(
-        mh.Refused, match="cannot share the state of Rprop .*step_size does not start at zero.*optimizer=rank"
+        mh.Refused, match=r"cannot share the state of Rprop .*step_size does not start at zero.*optimizer=rank"
     ):
         quick_fit(make_task(optimizer=torch.optim.Rprop), "locked:mode=whole", ranks=2)

@@ -49,7 +49,8 @@ def from_parts(count: int, carried: Sequence[Tensor], shape: torch.Size) -> Tens
     if count == WHOLE:
         return carried[0]
     numbers, values = carried
-    return torch.sparse_coo_tensor(numbers[None, :], values, shape, is_coalesced=True, check_invariants=False)
+    with torch.sparse.check_sparse_tensor_invariants(False):  # said aloud, or torch warns that nobody did
+        return torch.sparse_coo_tensor(numbers[None, :], values, shape, is_coalesced=True)
 
 
 def nbytes(carried: Sequence[Tensor]) -> int:
@@ -74,8 +75,14 @@ class GradientSlot:
 
     def put(self, found: Sequence[Parts]) -> int:
         """Write a gradient here; returns the bytes that were handed over."""
+        whole = [index for index, (count, _) in enumerate(found) if count == WHOLE]
+        if whole:  # one call for all of them
+            torch._foreach_copy_([self.values[index] for index in whole], [found[index][1][0] for index in whole])
         for index, (count, carried) in enumerate(found):
-            self._write(index, count, carried)
+            if count == WHOLE:
+                self.counts[index] = count
+            else:
+                self._write(index, count, carried)
         return sum(nbytes(carried) for _, carried in found)
 
     def _write(self, index: int, count: int, carried: Sequence[Tensor]) -> None:

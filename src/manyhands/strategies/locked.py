@@ -31,9 +31,10 @@ from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput
 from ..job import Job, trained_parameters
-from ..world.patience import wait_until
+from ..world.patience import Bell, wait_until
 from ..world.rank import Rank
 from ..world.record_lock import RecordLock
+from ..world.shm_memory import fence
 from .base import Loss, Strategy, Worker, refuse
 from .batchnorm import mark_empty, share_batchnorm
 from .gradient_slots import open_slot, parts, rows_of, slot_tensors
@@ -89,7 +90,7 @@ class Locked(Strategy):
         if self.mode == "turns":
             return {
                 **shared,
-                "turn": torch.zeros(1, dtype=torch.int64),
+                "turn": torch.zeros(2, dtype=torch.int64),
                 **slot_tensors(dict(trained_parameters(job.model)), "sum"),
             }
         return {**shared, **(optimizer_tensors(job, self) if self.optimizer == "shared" else {})}
@@ -141,6 +142,7 @@ class TurnsWorker(SharedWorker):
         self._own = [parameter for _, parameter in trained_parameters(self.plain)]
         self._slot = open_slot(rank.shared, "sum", list(self.shared.home))
         self._turn: Any = rank.shared["turn"].numpy()
+        self._bell = Bell(rank.shared["turn"][1:])
         self._round = int(self._turn[0])  # the turn with which the round began
 
     def step(self, batch: Batch | None) -> Loss:
@@ -162,7 +164,7 @@ class TurnsWorker(SharedWorker):
         self._wait_for(self._round + self.rank.index)
         with self._clock.during("communication"):
             self._clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
-        self._turn[0] += 1
+        self._end_turn()
         for parameter in self._own:
             parameter.grad = None
 
@@ -172,11 +174,17 @@ class TurnsWorker(SharedWorker):
         for home, gradient in zip(self.shared.home.values(), self._slot.get(), strict=True):
             home.grad = gradient
         self.updater.update()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if fence:
+            fence()
         self._turn[0] += 1
+        self._bell.ring()
 
     def _wait_for(self, turn: int) -> None:
         with self._clock.during("wait"):
-            wait_until(lambda: self._turn[0] >= turn, self._missing)
+            wait_until(lambda: bool(self._turn[0] >= turn), self._missing, bell=self._bell)
 
     def _missing(self) -> str:
         turn = (int(self._turn[0]) - self._round) % (self.rank.ranks + 1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..measure.clock import Clock
-from ..world.patience import wait_until
+from ..world.patience import Bell, wait_until
 from ..world.shm_memory import fence
 from .gradient_slots import GradientSlot, nbytes, parts, rows_of
 from .slices import Slice
@@ -65,6 +65,7 @@ def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[
     shared["from_ranks"] = torch.zeros(ranks, servers, LINE, dtype=torch.int64)
     shared["from_servers"] = torch.zeros(servers, ranks, LINE, dtype=torch.int64)
     shared["status"] = torch.zeros(servers, LINE, dtype=torch.float64)
+    shared["bells"] = torch.zeros(ranks + servers, LINE, dtype=torch.int64)  # one to wake each process
     for rank in range(ranks):
         for server, own in enumerate(slices):
             shared[f"counts/{rank}/{server}"] = torch.zeros(len(own), dtype=torch.int64)
@@ -100,6 +101,9 @@ class MemoryPost:
         self._slots = [_slot(shared, rank, server, items) for server, items in enumerate(slices)]
         self._weights = [shared[f"weights/{name}"] for name in own]
         self._own = list(own.values())
+        ranks = len(shared["from_ranks"])
+        self._bell = Bell(shared["bells"][rank])
+        self._servers = [Bell(shared["bells"][ranks + server]) for server in range(len(slices))]
         self._posted = 0
         self.rate: float | None = None
 
@@ -114,6 +118,7 @@ class MemoryPost:
                 if fence:
                     fence()
                 self._mine[server, _POSTED] = self._posted
+                self._servers[server].ring()
 
     def _settle(self) -> None:
         """Wait until every server has answered the last letter."""
@@ -150,6 +155,8 @@ class MemoryOffice:
         self._status: Any = shared["status"].numpy()[server]
         self._slots = [_slot(shared, rank, server, slices) for rank in range(ranks)]
         self._taken = [0] * ranks
+        self._bell = Bell(shared["bells"][ranks + server])
+        self._ranks = [Bell(shared["bells"][rank]) for rank in range(ranks)]
 
     def take(self, senders: Sequence[int], awaited: Callable[[], bool]) -> Letter | None:
         found: list[int] = []
@@ -159,7 +166,7 @@ class MemoryOffice:
             return bool(found) or not awaited()
 
         with self._clock.during("wait"):
-            wait_until(come, lambda: f"none of the ranks {list(senders)} did reach its next letter")
+            wait_until(come, lambda: f"none of the ranks {list(senders)} did reach its next letter", bell=self._bell)
         if not found:
             return None
         if fence:
@@ -174,6 +181,7 @@ class MemoryOffice:
         if fence:
             fence()
         self._mine[sender] = self._taken[sender]
+        self._ranks[sender].ring()
 
     def hand_out(self) -> None:
         return  # the weights lie where every rank sees them

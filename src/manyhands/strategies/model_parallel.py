@@ -1,4 +1,4 @@
-"""Model parallel: each rank holds some layers; a batch passes through them one after the other.
+r"""Model parallel: each rank holds some layers; a batch passes through them one after the other.
 
     rank 0   F------.                             .------B  update
                      \ activations               / gradients

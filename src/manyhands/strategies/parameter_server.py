@@ -128,9 +128,8 @@ class ParameterServer(Strategy):
             raise BadInput(
                 f"parameter_server:over=memory works within one host (hosts: {rank.hosts}); use over=network"
             )
-        group = (
-            dist.new_group(list(range(self.ranks, self.processes))) if self.servers > 1 and job.settings.clip else None
-        )
+        together = self.mode == "sync" and self.servers > 1 and job.settings.clip  # one norm of all slices
+        group = dist.new_group(list(range(self.ranks, self.processes))) if together else None
         if rank.serves:
             return Server(job, rank, self.slices(job), self.mode, self.staleness, group)
         return Client(self, job, rank)
@@ -190,7 +189,7 @@ class Client(OrdinaryWorker):
         if everyone is None:
             return None
         shapes = {name: parameter.shape for name, parameter in self.own.items()}
-        return join_states(everyone[self.rank.ranks :], self._slices, shapes)
+        return join_states([state for state in everyone if state is not None], self._slices, shapes)
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.plain.load_state_dict(dict(weights))
@@ -205,4 +204,4 @@ class Client(OrdinaryWorker):
 
     def figures(self) -> dict[str, Any]:
         notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
-        return {"notes": notes} if self.job.has_batchnorm and self.rank.index == 0 else {}
+        return {"notes": notes} if self.job.has_batchnorm and self.rank.leads else {}

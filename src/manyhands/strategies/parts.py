@@ -46,10 +46,14 @@ class Updater:
         self.schedule = job.task.schedule(self.optimizer, job.total_updates) if job.task.schedule else None
         self.clip = job.settings.clip
         self._norm = norm  # of all gradients, where a rank holds only some of them
+        self._fusing = job.settings.fuse
         self.updates = 0
 
     def update(self, advance: bool = True) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
+        if self._fusing:
+            self._fusing = False
+            fuse(self.optimizer)
         if self.clip is not None:
             self._clip(self.clip)
         self.optimizer.step()
@@ -83,6 +87,23 @@ class Updater:
         if self.schedule is not None and state["schedule"] is not None:
             self.schedule.load_state_dict(state["schedule"])
         self.updates = int(state["updates"])
+
+
+def fuse(optimizer: Optimizer) -> None:
+    """Let torch's common optimizers run as one kernel over all parameters, where the user left that open.
+
+    Called when the first gradients are there, because sparse ones cannot be fused. The arithmetic is the same;
+    on LeNet the update takes half the time.
+    """
+    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return
+    for group in optimizer.param_groups:
+        gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+        chosen = group.get("fused") is not None or group.get("foreach") is not None or group.get("differentiable")
+        plain = all(not grad.is_sparse and grad.is_floating_point() and grad.device.type in ("cpu", "cuda") for grad in gradients)
+        started = any(parameter in optimizer.state for parameter in group["params"])  # resumed: keep the form of its state
+        if not chosen and plain and not started and not isinstance(group["lr"], Tensor):
+            group["fused"] = True
 
 
 def named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Any]:

@@ -262,7 +262,7 @@ class SharedWorker(OrdinaryWorker):
 
     def figures(self) -> dict[str, Any]:
         found: dict[str, Any] = {"staleness": self.shared.staleness, "notes": []}
-        if self.rank.index == 0:
+        if self.rank.leads:
             number = self.overlap()
             if number is not None:
                 found["notes"].append(

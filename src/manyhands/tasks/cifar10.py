@@ -2,7 +2,8 @@
 
 The recipe: random crop, flip and cutout; label smoothing 0.1; SGD with Nesterov momentum 0.9 and weight decay 5e-4 on
 the weights of layers (not on biases, normalisations and gains); the learning rate follows the batch; warm-up, then
-cosine or linear decay to zero. How MobileNetV2 trains with norm=none is told in `models/norms.py`.
+cosine or linear decay to zero. Without batch statistics (norm=group, norm=none) MobileNetV2
+trains because its weights are standardised and residual branches start at zero; see `models/norms.py`.
 """
 
 from __future__ import annotations

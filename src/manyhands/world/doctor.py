@@ -14,6 +14,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import psutil
 
@@ -22,7 +23,8 @@ from .watch import PID, Beat, Board, who
 
 LEAST_SECONDS, STEPS = 30.0, 20  # a stall is the larger of these seconds and this many median steps
 PATIENCE = 10  # times the limit, for a silent process in a state that may be slow
-LOOK_SECONDS = 0.25
+BUSY_SHARE = 0.1  # of one core: less is idling
+LOOK_SECONDS, AWAY_SECONDS = 0.25, 2.0
 _WAITING = ("communication", "wait")
 _SLOW = ("evaluation", "start-up", "checkpoint")
 
@@ -32,7 +34,8 @@ class Doctor:
 
     def __init__(self, stall_seconds: float | None = None):
         self.stall_seconds = stall_seconds
-        self._looked = 0.0
+        self._looked = time.monotonic()
+        self._back = -float("inf")
         self._durations: deque[float] = deque(maxlen=101)
         self._last_step, self._last_change = -1, time.monotonic()
         self._first_steps: dict[int, int] = {}
@@ -48,14 +51,18 @@ class Doctor:
         now = time.monotonic()
         if now - self._looked < min(LOOK_SECONDS, self.limit / 4):
             return None
+        if now - self._looked > AWAY_SECONDS:
+            self._back = now  # nobody looked meanwhile: the caller was in a callback, or the machine asleep
         self._looked = now
         beats = [beat for beat in map(board.beat, range(board.processes)) if not beat.done and not beat.lost]
+        beats = [replace(beat, seconds_ago=min(beat.seconds_ago, now - self._back)) for beat in beats]
         self._learn(beats, now)
+        idle = {beat.rank: self._idle(beat, board, now) for beat in beats if beat.seconds_ago > self.limit / 4}
         quiet = [beat for beat in beats if beat.seconds_ago > self.limit]
         if not quiet:
             return None
         stopped = {beat.rank for beat in quiet if is_stopped(board.row(beat.rank)[PID])}
-        suspects = [beat for beat in quiet if beat.rank in stopped or self._stalled(beat, board, now)]
+        suspects = [beat for beat in quiet if beat.rank in stopped or self._stalled(beat, board, idle[beat.rank])]
         if not suspects and len(quiet) == len(beats) and all(self._waits(beat, board) for beat in beats):
             suspects = [min(quiet, key=lambda beat: (beat.step, -beat.seconds_ago))]  # everyone waits: who is behind?
         if not suspects:
@@ -77,22 +84,22 @@ class Doctor:
     def _waits(self, beat: Beat, board: Board) -> bool:
         return beat.phase in _WAITING or beat.rank >= board.ranks  # a server waits for its ranks
 
-    def _stalled(self, beat: Beat, board: Board, now: float) -> bool:
+    def _stalled(self, beat: Beat, board: Board, idle: float) -> bool:
         if self._waits(beat, board):
             return False
         if beat.phase in _SLOW:
-            return self._idle(beat.rank, board, now) > self.limit * PATIENCE
+            return idle > self.limit * PATIENCE
         if beat.step <= self._first_steps.get(beat.rank, beat.step):
-            return self._idle(beat.rank, board, now) > self.limit
+            return idle > self.limit / 2  # it has been watched for three quarters of the limit
         return True
 
-    def _idle(self, rank: int, board: Board, now: float) -> float:
-        """Seconds since the process and its children last used a processor noticeably."""
-        used = processor_seconds(board.row(rank)[PID])
-        before, when = self._busy.get(rank, (used, now - board.beat(rank).seconds_ago))
-        if used - before > 0.05 * max(1.0, now - when):
+    def _idle(self, beat: Beat, board: Board, now: float) -> float:
+        """Seconds since a silent process and its children last used a processor noticeably."""
+        used = processor_seconds(board.row(beat.rank)[PID])
+        before, when = self._busy.get(beat.rank, (used, now))
+        if used - before > BUSY_SHARE * (now - when):
             before, when = used, now
-        self._busy[rank] = (before, when)
+        self._busy[beat.rank] = (before, when)
         return now - when
 
     def _failure(self, beat: Beat, beats: list[Beat], board: Board, stopped: bool) -> RankFailed:
@@ -105,10 +112,9 @@ class Doctor:
         elif beat.phase in _WAITING and len(others) + 1 == len(beats):
             text += ", and so have all others: they wait for each other"
         if others:
-            phases = " and ".join(sorted({other.phase for other in others} - {"wait"}))
             verb = "waits" if len(others) == 1 else "wait"
             text += f"; {_names([other.rank for other in others], board)} {verb} for it"
-            text += f" in {phases}" if phases else ""
+            text += " in communication" if any(other.phase == "communication" for other in others) else ""
         failure = RankFailed(text, rank=beat.rank, step=beat.step, phase=beat.phase, kind="stalled")
         failure.detected_seconds = beat.seconds_ago
         return failure

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pickle
+import resource
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from .parcel import pack, unpack
 from .watch import PID, Board, who
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
+MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
 _CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
 
@@ -153,6 +155,7 @@ def launch(
     `preload` names modules that are slow to import: the server imports them once, for this launch and all later
     ones. `forgive` may let the launch go on after a death; that rank then returns None.
     """
+    _check_descriptors(processes)
     warm_up()
     launched = _Launch(processes, ranks or processes)
     try:
@@ -160,6 +163,19 @@ def launch(
         return launched.results(on_tell, on_ask, watch, forgive, time_limit)
     finally:
         launched.end()
+
+
+def _check_descriptors(processes: int) -> None:
+    """A launch needs two descriptors a process here, and all of theirs travel in one message."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError):
+        limit -= len(os.listdir("/dev/fd"))
+    most = min((limit - 32) // 2, MOST_PROCESSES)
+    if processes > most:
+        raise BadInput(
+            f"{processes} processes need more file descriptors than there are (room for {max(most, 0)}); "
+            "use fewer ranks, or raise the limit (ulimit -n)"
+        )
 
 
 class _Launch:
@@ -279,7 +295,10 @@ class _Launch:
 
     def _hear_keeper(self) -> None:
         assert self.control is not None
-        heard = self.control.recv(65536)
+        try:
+            heard = self.control.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return  # what was announced has been read meanwhile, by one who asked how a rank died
         if not heard:
             self.control.close()
             self.control = None
@@ -400,6 +419,8 @@ def _enter(scene: Scene, index: int) -> None:
 def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
     """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
     if isinstance(problem, RankFailed) and problem.rank is not None:
+        if problem.rank != index:  # what one rank says of another: that one, or its end, knows better
+            problem.kind = "consequence"
         return problem
     beat = board.beat(index) if board else None
     processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)

@@ -8,6 +8,7 @@ changes its own copy alone.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from .memory import ALIGN, anonymous_file, map_file
 
+_POPULATE_READ = 22  # madvise: map all pages now, without copying them
 _HEADER = 16  # two 64-bit numbers: length of the stream, where the buffers begin
 
 
@@ -100,6 +102,8 @@ def pack(value: Any) -> int:
 def unpack(fd: int) -> Any:
     """The value of a parcel; its tensors are private to this process."""
     memory = map_file(fd, shared=False)
+    with contextlib.suppress(OSError):  # older kernels: pages then come one by one, when first read
+        memory.madvise(_POPULATE_READ)
     length = int.from_bytes(memory[:8], "little")
     end = int.from_bytes(memory[8:16], "little")
     table: list[tuple[int, int]] = pickle.loads(memory[end : os.fstat(fd).st_size])  # noqa: S301 (our own process wrote it)

@@ -26,7 +26,9 @@ def mobilenetv2(
     """A chain of 21 blocks; `width` multiplies the channels. At width 1 it has 2,236,682 parameters."""
     channels = _multiple_of_8(32 * width)
     blocks: list[nn.Module] = [
-        nn.Sequential(Normalise(mean, std), convolution(3, channels, norm=norm), nn.ReLU6(inplace=True))
+        nn.Sequential(
+            Normalise(mean, std), convolution(3, channels, norm=norm, after_relu=False), nn.ReLU6(inplace=True)
+        )
     ]
     for expansion, stage_width, count, first_stride in STAGES:
         outputs = _multiple_of_8(stage_width * width)
@@ -35,7 +37,7 @@ def mobilenetv2(
             channels = outputs
     last = _multiple_of_8(1280 * max(1.0, width))
     blocks += [
-        nn.Sequential(convolution(channels, last, 1, norm=norm), nn.ReLU6(inplace=True)),
+        nn.Sequential(convolution(channels, last, 1, norm=norm, after_relu=False), nn.ReLU6(inplace=True)),
         nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         nn.Linear(last, classes),
     ]
@@ -48,11 +50,11 @@ def _block(inputs: int, outputs: int, expansion: int, stride: int, norm: Norm) -
     joined = stride == 1 and inputs == outputs
     layers: list[nn.Module] = []
     if expansion != 1:
-        layers += [convolution(inputs, hidden, 1, norm=norm), nn.ReLU6(inplace=True)]
+        layers += [convolution(inputs, hidden, 1, norm=norm, after_relu=False), nn.ReLU6(inplace=True)]
     layers += [
-        convolution(hidden, hidden, stride=stride, depthwise=True, norm=norm),
+        convolution(hidden, hidden, norm=norm, after_relu=True, stride=stride, depthwise=True),
         nn.ReLU6(inplace=True),
-        convolution(hidden, outputs, 1, norm=norm, gain=0.0 if joined else 1.0),
+        convolution(hidden, outputs, 1, norm=norm, after_relu=True, ends_branch=joined),
     ]
     branch = nn.Sequential(*layers)
     return Residual(branch) if joined else branch

@@ -13,7 +13,9 @@ def resnet20(
 ) -> nn.Sequential:
     """Three stages of three basic blocks, 16 to 64 channels."""
     widths = [_multiple_of_8(channels * width) for channels in (16, 32, 64)]
-    start = nn.Sequential(Normalise(mean, std), convolution(3, widths[0], norm=norm), nn.ReLU(inplace=True))
+    start = nn.Sequential(
+        Normalise(mean, std), convolution(3, widths[0], norm=norm, after_relu=False), nn.ReLU(inplace=True)
+    )
     blocks: list[nn.Module] = [start]
     channels = widths[0]
     for stage, outputs in enumerate(widths):
@@ -28,7 +30,9 @@ def resnet50(
 ) -> nn.Sequential:
     """Sixteen bottleneck blocks, 256 to 2048 channels; the first convolution is 3x3 and nothing is pooled early."""
     narrow = _multiple_of_8(64 * width)
-    start = nn.Sequential(Normalise(mean, std), convolution(3, narrow, norm=norm), nn.ReLU(inplace=True))
+    start = nn.Sequential(
+        Normalise(mean, std), convolution(3, narrow, norm=norm, after_relu=False), nn.ReLU(inplace=True)
+    )
     blocks: list[nn.Module] = [start]
     channels = narrow
     for stage, count in enumerate((3, 4, 6, 3)):
@@ -41,9 +45,9 @@ def resnet50(
 
 def _basic(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     branch = nn.Sequential(
-        convolution(inputs, outputs, stride=stride, norm=norm),
+        convolution(inputs, outputs, norm=norm, after_relu=True, stride=stride),
         nn.ReLU(inplace=True),
-        convolution(outputs, outputs, norm=norm, gain=0.0),
+        convolution(outputs, outputs, norm=norm, after_relu=True, ends_branch=True),
     )
     return Residual(branch, _shortcut(inputs, outputs, stride, norm), nn.ReLU())
 
@@ -51,11 +55,11 @@ def _basic(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
 def _bottleneck(inputs: int, hidden: int, stride: int, norm: Norm) -> nn.Module:
     outputs = 4 * hidden
     branch = nn.Sequential(
-        convolution(inputs, hidden, 1, norm=norm),
+        convolution(inputs, hidden, 1, norm=norm, after_relu=True),
         nn.ReLU(inplace=True),
-        convolution(hidden, hidden, stride=stride, norm=norm),
+        convolution(hidden, hidden, norm=norm, after_relu=True, stride=stride),
         nn.ReLU(inplace=True),
-        convolution(hidden, outputs, 1, norm=norm, gain=0.0),
+        convolution(hidden, outputs, 1, norm=norm, after_relu=True, ends_branch=True),
     )
     return Residual(branch, _shortcut(inputs, outputs, stride, norm), nn.ReLU())
 
@@ -64,7 +68,7 @@ def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module |
     """Nothing where the shapes match, else a 1x1 convolution."""
     if stride == 1 and inputs == outputs:
         return None
-    return convolution(inputs, outputs, 1, stride=stride, norm=norm)
+    return convolution(inputs, outputs, 1, norm=norm, after_relu=True, stride=stride)
 
 
 def _end() -> nn.Module:

@@ -1,0 +1,148 @@
+"""One contract for the whole table: every strategy is held to the same promises."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import manyhands as mh
+from manyhands.measure.run import PHASES
+from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
+from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
+
+STEPS = 30
+EXACT = [name for name in TABLE if name != "single" and make_strategy(name, 4 if name == "hybrid" else None if name == "single" else 2).promises_exact]
+MANY = [name for name in TABLE if name != "single"]
+INEXACT = [
+    ("hogwild", 2),
+    ("local_sgd:period=4", 2),
+    ("locked:mode=free", 2),
+    ("locked:mode=whole", 2),
+    ("parameter_server:mode=async", 2),
+    ("parameter_server:mode=bounded,staleness=2", 2),
+]
+
+
+def ranks_of(name: str, ranks: int) -> int:
+    """hybrid needs two replicas of two stages, or of three."""
+    return 2 * ranks if name == "hybrid" else ranks
+
+
+@functools.cache
+def reference(kind: str) -> mh.Run:
+    return quick_fit(make_task(kind), max_steps=STEPS)
+
+
+def test_the_table_is_whole() -> None:
+    assert len(TABLE) == 12
+    assert {"dp", "bdp", "mp", "pp", "ps"} == set(SHORT)
+    assert {"data_parallel", "ddp", "model_parallel", "pipeline", "hybrid", "fsdp", "balanced_data_parallel", "locked", "parameter_server"} == set(EXACT)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_strategies_train_the_model_of_single(name: str, kind: str, ranks: int) -> None:
+    run = quick_fit(make_task(kind), name, ranks=ranks_of(name, ranks), max_steps=STEPS)
+    single = reference(kind)
+    assert distance(single, run) <= 1e-6
+    assert list(run.weights or {}) == list(single.weights or {})
+    assert run.losses == pytest.approx(single.losses, abs=1e-5)
+    assert (run.steps, run.updates, run.samples, run.exact) == (STEPS, STEPS, STEPS * BATCH, True)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_phases_close_and_the_record_is_whole(name: str) -> None:
+    ranks = 1 if name == "single" else ranks_of(name, 2)
+    run = quick_fit(make_task(), name, ranks=ranks, max_steps=20)
+    assert run.phases_ms is not None
+    assert run.seconds is not None
+    assert set(run.phases_ms) == set(PHASES)
+    assert all(value >= -1e-6 for value in run.phases_ms.values()), run.phases_ms
+    assert run.seconds == pytest.approx(run.steps * sum(run.phases_ms.values()) / 1000, rel=0.02)
+    assert run.phases_ms["other"] < 0.25 * sum(run.phases_ms.values())
+    assert (run.ranks, run.steps, run.samples) == (ranks, 20, 20 * BATCH)
+    assert [row["rank"] for row in run.per_rank] == list(range(ranks))
+    assert all(row["peak_memory_bytes"] for row in run.per_rank)
+    assert run.test is not None
+    assert len(run.losses) == 20
+    assert all(loss is not None for loss in run.losses)
+    assert (run.communication_bytes or 0) > 0 or name in ("single", "hogwild", "locked")
+
+
+@pytest.mark.parametrize(("spec", "ranks"), INEXACT)
+def test_inexact_strategies_learn(spec: str, ranks: int) -> None:
+    run = quick_fit(make_task(), spec, ranks=ranks, epochs=3)
+    losses = [loss for loss in run.losses if loss is not None]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    assert run.exact is False
+    assert run.samples == 3 * SAMPLES
+    if spec != "local_sgd:period=4":
+        assert run.staleness is not None
+        assert sum(run.staleness["histogram"]) == run.updates
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_an_exception_in_any_rank_ends_the_run_and_names_it(name: str, nothing_left: None) -> None:
+    class Breaks(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if _mine() and _count(self) == 4:
+                raise ValueError("planted")
+            return super().forward(x)
+
+    def _count(module: Any) -> int:
+        module.calls = getattr(module, "calls", 0) + 1
+        return int(module.calls)
+
+    def _mine() -> bool:
+        return "RANK" in os.environ  # in a rank, not in the caller's probe
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), Breaks(16, 3))
+
+    began = time.monotonic()
+    with pytest.raises(mh.RankFailed, match=r"rank \d of \d failed in step \d+, forward: ValueError: planted") as caught:
+        quick_fit(make_task(model=model), name, ranks=ranks_of(name, 2))
+    assert time.monotonic() - began < 8
+    assert "planted" in str(caught.value.traceback)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_callers_model_is_untouched(name: str) -> None:
+    model = MODELS["mlp"][0]()
+    before = copy.deepcopy(model.state_dict())
+    quick_fit(make_task(model=model), name, ranks=1 if name == "single" else ranks_of(name, 2), max_steps=3)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_strategies_are_values(name: str) -> None:
+    ranks = None if name == "single" else ranks_of(name, 2)
+    one, two = make_strategy(name, ranks), make_strategy(name, ranks)
+    assert one == two
+    assert hash(one) == hash(two)
+    assert str(one).split(":")[0] == name
+    assert make_strategy(str(one), ranks) == one
+    kind = strategy_class(name)
+    assert kind.summary
+    assert kind.runs_on
+    assert kind.__doc__
+
+
+def test_short_names_and_options() -> None:
+    assert make_strategy("pp:chunks=8,schedule=gpipe", 2) == mh.Pipeline(ranks=2, chunks=8, schedule="gpipe")  # type: ignore[attr-defined]
+    assert str(make_strategy("ps:servers=2,mode=bounded,staleness=4", 2)) == "parameter_server:servers=2,mode=bounded,staleness=4"
+    assert make_strategy("hybrid:replicas=2,stages=2").ranks == 4
+    with pytest.raises(mh.BadInput, match="any two give the third"):
+        make_strategy("hybrid:replicas=2,stages=2", 3)
+    with pytest.raises(mh.BadInput, match="give one of the two"):
+        make_strategy("ddp:ranks=3", 2)

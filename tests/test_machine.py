@@ -1,0 +1,167 @@
+"""What can go wrong with a machine: each gives one clear line and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import manyhands as mh
+from manyhands.chaos import Fault
+from manyhands.checkpoint import latest
+from manyhands.errors import BadInput, RankFailed
+from manyhands.runfolder import held
+from tests.breakable import toy
+
+fit = partial(mh.fit, progress=False, threads=1)
+
+
+def test_a_full_disk_while_training_loses_nothing(tmp_path: Path) -> None:
+    """From step 6 on no file of the writing rank grows; the run ends with its weights, the checkpoint before is whole."""
+    fault = Fault("disk-full", rank=0, step=6, folder=str(tmp_path / "checkpoints"), caller=os.getpid())
+    run = fit(toy(), run_dir=tmp_path, checkpoint_every=4, fault=fault)
+    assert run.weights_sha256 == fit(toy()).weights_sha256
+    assert [entry["step"] for entry in run.faults] == [8, 12, 16]
+    assert run.faults[0]["message"].startswith("the checkpoint after step 8 was not written: the disk of")
+    assert "is full" in run.faults[0]["message"]
+    found, reasons = latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert found.step == 4
+    assert reasons == []
+
+
+def test_a_full_disk_at_the_end_keeps_the_run_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, folder: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mh.Run, "save", full)
+    with pytest.raises(
+        RankFailed, match=r"the run is done but its folder .* could not be written \(No space left"
+    ) as failure:
+        fit(toy(), run_dir=tmp_path, checkpoint_every=4)
+    assert failure.value.run.weights_sha256 == fit(toy()).weights_sha256  # type: ignore[attr-defined]
+    found, _ = latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert found.step == 16
+
+
+def test_a_run_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        BadInput, match=r"the run folder .*file/run cannot be written \(Not a directory\); use another --run-dir"
+    ):
+        fit(toy(), run_dir=tmp_path / "file" / "run")
+    if os.path.ismount("/proc"):
+        with pytest.raises(BadInput, match=r"the run folder /proc/manyhands cannot be written"):
+            fit(toy(), run_dir="/proc/manyhands")
+
+
+def test_a_read_only_run_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(0o555)
+    if os.access(folder, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\)"):
+        fit(toy(), run_dir=folder)
+
+
+def test_a_run_folder_in_use_is_bad_input_and_free_afterwards(tmp_path: Path) -> None:
+    code = f"import time; from manyhands.runfolder import held\nwith held({str(tmp_path)!r}): print('held', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BadInput, match=rf"is in use by another run \(process {other.pid}\); wait for it"):
+            fit(toy(), run_dir=tmp_path)
+    finally:
+        other.kill()
+        other.wait()
+        assert other.stdout is not None
+        other.stdout.close()
+    with held(tmp_path):  # a killed run holds nothing
+        pass
+    assert not list(tmp_path.glob(".running"))
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = time.time, iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: real() - 3600.0 * next(calls))
+    run = fit(toy(), "ddp", ranks=2, run_dir=tmp_path, checkpoint_every="0.05s", stall_seconds=5)
+    assert run.status == "done"
+    assert run.seconds is not None
+    assert 0 < run.seconds < 60
+    assert run.startup_seconds is not None
+    assert run.startup_seconds >= 0
+
+
+def test_the_usual_ports_may_be_taken() -> None:
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", 29500))
+            taken.listen()
+        except OSError:
+            pass  # taken already: as good
+        assert fit(toy(epochs=1), "ddp", ranks=2).status == "done"
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+sys.path[:0] = [{root!r}]
+import manyhands as mh
+from tests.breakable import toy
+for ranks in (2, 4):
+    run = mh.fit(toy(), "ddp", ranks=ranks, threads=1, progress=False, run_dir={folder!r}, checkpoint_every=2)
+    assert run.status == "done"
+for _ in range(40):
+    mh.fit(toy(epochs=1), threads=1, progress=False)
+try:
+    mh.fit(toy(samples=4000), "ddp", ranks=200, threads=1, progress=False)
+except mh.ManyhandsError as problem:
+    print(problem)
+"""
+
+
+def test_256_file_descriptors_are_enough_or_it_is_said(tmp_path: Path) -> None:
+    """Many fits one after the other leak none; far too many ranks are refused with one line."""
+    code = FEW_DESCRIPTORS.format(root=str(Path(__file__).parents[1]), folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "file descriptors" in done.stdout
+    assert len(done.stdout.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs root to mount a small /dev/shm")
+def test_a_small_dev_shm_is_no_matter(tmp_path: Path) -> None:
+    """Shared weights of 100 MB where /dev/shm holds 1 MB."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import os, sys
+        sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+        import torch, manyhands as mh
+        from tests.breakable import toy
+        assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 1 << 20
+        def wide():
+            return torch.nn.Sequential(torch.nn.Linear(12, 4096), torch.nn.Linear(4096, 1024), torch.nn.Linear(1024, 2))
+        for strategy in ("hogwild", "ddp"):
+            run = mh.fit(toy(model=wide, test=None), strategy, ranks=2, threads=1, progress=False, max_steps=3)
+            assert run.status == "done"
+        print("done")
+        """)
+    )
+    command = f"mount -t tmpfs -o size=1m none /dev/shm && exec {sys.executable} {script}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, timeout=110)
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip("mounting is not allowed here")
+    assert done.stdout.strip() == "done", done.stderr[-2000:]

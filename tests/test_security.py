@@ -1,0 +1,154 @@
+"""Nothing read from a file can run code, nothing listens beyond loopback."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import manyhands as mh
+from manyhands.checkpoint import MANIFEST, Damaged, load
+from tests.breakable import toy
+from tests.test_checkpoint import made
+
+SOURCE = Path(mh.__file__).parent
+PICKLE_BETWEEN_PROCESSES = {"world"}  # pipes and anonymous files between processes of one program
+FORBIDDEN = {
+    ("torch", "load"),
+    ("torch", "save"),
+    ("yaml", "load"),
+    ("yaml", "unsafe_load"),
+    ("os", "system"),
+    ("os", "popen"),
+    ("marshal", "loads"),
+    ("shelve", "open"),
+    ("joblib", "load"),
+    ("numpy", "load"),
+}
+UNPICKLERS = {"load", "loads", "Unpickler"}
+
+
+def calls() -> Iterator[tuple[Path, ast.Call, str, str]]:
+    """Every call in the source as (file, node, module or variable, name)."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute):
+                    owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+                    yield file, node, owner, node.func.attr
+                elif isinstance(node.func, ast.Name):
+                    yield file, node, "", node.func.id
+
+
+def place(file: Path, node: ast.Call) -> str:
+    return f"{file.relative_to(SOURCE)}:{node.lineno}"
+
+
+def test_no_call_that_could_run_what_a_file_says() -> None:
+    found = [
+        place(file, node)
+        for file, node, owner, name in calls()
+        if (owner, name) in FORBIDDEN or (not owner and name in ("eval", "exec", "__import__"))
+    ]
+    assert found == []
+
+
+def test_pickle_only_between_processes_of_one_program() -> None:
+    found = [
+        place(file, node)
+        for file, node, owner, name in calls()
+        if owner in ("pickle", "cloudpickle", "dill")
+        and name in UNPICKLERS
+        and file.relative_to(SOURCE).parts[0] not in PICKLE_BETWEEN_PROCESSES
+    ]
+    assert found == []
+    names = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("pickle", "cloudpickle", "dill")
+    ]
+    assert names == [], "import the module, so that its calls can be found"
+
+
+def test_numpy_files_are_read_without_pickle() -> None:
+    found = [
+        place(file, node)
+        for file, node, owner, name in calls()
+        if owner == "np"
+        and name == "load"
+        and not any(
+            word.arg == "allow_pickle" and getattr(word.value, "value", None) is False for word in node.keywords
+        )
+    ]
+    assert found == []
+
+
+def test_no_shell() -> None:
+    found = [
+        place(file, node)
+        for file, node, _, _ in calls()
+        if any(word.arg == "shell" and getattr(word.value, "value", None) is not False for word in node.keywords)
+    ]
+    assert found == []
+
+
+def test_the_search_finds_what_it_looks_for() -> None:
+    """A search that finds nothing anywhere would prove nothing."""
+    unpickled = {
+        place(file, node).split(":")[0] for file, node, owner, name in calls() if (owner, name) == ("pickle", "loads")
+    }
+    assert {"world/launch.py", "world/parcel.py"} <= unpickled
+
+
+def test_names_in_a_manifest_cannot_leave_the_folder(tmp_path: Path) -> None:
+    from manyhands.checkpoint import _manifest, write
+
+    path = write(tmp_path, made())
+    (tmp_path / "secret").write_text("{}")
+    files = json.loads((path / MANIFEST).read_text())["files"]
+    files["../secret"] = files.pop("state.json")
+    (path / MANIFEST).write_bytes(_manifest(files))
+    with pytest.raises(Damaged, match=r"its manifest.json is damaged"):
+        load(path)
+
+
+def test_a_local_run_listens_on_loopback_alone() -> None:
+    """Every listening socket of the caller, the fork server, the keeper and the ranks, many times during a run."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+                try:
+                    connections = process.net_connections("inet")
+                except psutil.Error:
+                    continue
+                seen.update(
+                    connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN
+                )
+            time.sleep(0.01)
+
+    before = _listening(os.getpid())
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        mh.fit(toy(epochs=20), "ddp:transport=gloo", ranks=2, threads=1, progress=False)
+    finally:
+        over.set()
+        watcher.join()
+    assert seen - before <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert seen - before, "the look found the sockets of the run"
+
+
+def _listening(pid: int) -> set[str]:
+    found = psutil.Process(pid).net_connections("inet")
+    return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
