@@ -142,7 +142,12 @@ def with_lightning(steps: int) -> float:
 
     module = Module()
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(TensorDataset(*make_data(steps)), batch_size=BATCH, shuffle=True))
     return steps / (module.ended - module.began)
@@ -151,7 +156,8 @@ def with_lightning(steps: int) -> float:
 def with_manyhands(steps: int) -> float:
     task = mh.Task(make_model, make_data(steps), loss_of, make_optimizer, batch_size=BATCH, name="overhead")
     run = mh.fit(task, "single", threads=1, device="cpu", progress=False)
-    assert run.steps == steps and run.seconds is not None
+    assert run.steps == steps
+    assert run.seconds is not None
     return run.steps / run.seconds
 
 

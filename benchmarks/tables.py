@@ -17,9 +17,16 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], **facts: Any) -> None:
     widths = [max(len(heading), *(len(line[number]) for line in cells)) for number, heading in enumerate(headings)]
     where = environment()
     print(f"\n{title}")
-    print(f"torch {where['torch']}, Python {where['python']}, {where['cpu']} x {where['cores']}, {where['gpu'] or 'no GPU'}")
+    print(
+        f"torch {where['torch']}, Python {where['python']}, {where['cpu']} x {where['cores']}, {where['gpu'] or 'no GPU'}"
+    )
     for line in [headings, *cells]:
-        print("  ".join(f"{cell:<{width}}" if number == 0 else f"{cell:>{width}}" for number, (cell, width) in enumerate(zip(line, widths, strict=True))))
+        print(
+            "  ".join(
+                f"{cell:<{width}}" if number == 0 else f"{cell:>{width}}"
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+        )
     print(json.dumps({"title": title, "environment": where, **facts, "rows": list(rows)}))
 
 

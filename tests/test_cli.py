@@ -37,7 +37,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
 
 def test_train_prints_the_record_and_keeps_the_run(command: Command, tmp_path: Path) -> None:
-    code, out, err = command("train", SMALL, "ddp", "--ranks", "2", "--max-steps", "10", "--json")
+    code, out, _err = command("train", SMALL, "ddp", "--ranks", "2", "--max-steps", "10", "--json")
     record = json.loads(out)
     assert code == 0
     assert (record["strategy"], record["steps"], record["task"]) == ("ddp", 10, SMALL)
@@ -61,7 +61,20 @@ def test_train_in_words_fits_80_columns(command: Command, monkeypatch: pytest.Mo
 
 
 def test_train_options_reach_the_fit(command: Command) -> None:
-    words = ["train", SMALL, "--batch-size", "20", "--seed", "3", "--epochs", "2", "--max-steps", "4", "--accumulate", "2"]
+    words = [
+        "train",
+        SMALL,
+        "--batch-size",
+        "20",
+        "--seed",
+        "3",
+        "--epochs",
+        "2",
+        "--max-steps",
+        "4",
+        "--accumulate",
+        "2",
+    ]
     code, out, _ = command(*words, "--clip", "1.0", "--precision", "bf16", "--threads", "1", "--json", "--quiet")
     record = json.loads(out)
     assert code == 0
@@ -151,7 +164,20 @@ def test_a_task_file_with_sibling_imports(command: Command, tmp_path: Path) -> N
 
 def test_compare_makes_a_table_and_a_page(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    words = ["compare", SMALL, "single", "ddp", "--ranks", "2", "--max-steps", "15", "--rounds", "1", "--run-dir", "all"]
+    words = [
+        "compare",
+        SMALL,
+        "single",
+        "ddp",
+        "--ranks",
+        "2",
+        "--max-steps",
+        "15",
+        "--rounds",
+        "1",
+        "--run-dir",
+        "all",
+    ]
     code, out, err = command(*words)
     assert code == 0, err
     lines = out.splitlines()
@@ -194,7 +220,20 @@ def _timed(words: list[str]) -> float:
 
 
 def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "manyhands", "train", SMALL, "ddp", "--ranks", "2", "--epochs", "1000", "--run-dir", "r"]
+    words = [
+        sys.executable,
+        "-m",
+        "manyhands",
+        "train",
+        SMALL,
+        "ddp",
+        "--ranks",
+        "2",
+        "--epochs",
+        "1000",
+        "--run-dir",
+        "r",
+    ]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert "epoch 1" in process.stderr.readline()

@@ -32,7 +32,10 @@ def commands() -> dict[str, set[str]]:
     from manyhands.cli import app
 
     group = typer.main.get_command(app)
-    return {name: {flag for parameter in command.params for flag in parameter.opts} for name, command in group.commands.items()}  # type: ignore[attr-defined]
+    return {
+        name: {flag for parameter in command.params for flag in parameter.opts}
+        for name, command in group.commands.items()
+    }  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -293,5 +293,3 @@ def test_optimizer_groups_by_name() -> None:
 
     task = make_task(optimizer=groups)
     assert distance(quick_fit(task, max_steps=10), quick_fit(task, "ddp", ranks=2, max_steps=10)) <= 1e-6
-
-

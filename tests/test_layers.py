@@ -9,7 +9,21 @@ import manyhands
 from manyhands.strategies import TABLE
 
 ROOT = Path(manyhands.__file__).parent
-LAYERS = ("errors", "measure", "data", "model", "world", "task", "job", "strategies", "evaluate", "loop", "fit", "compare", "cli")
+LAYERS = (
+    "errors",
+    "measure",
+    "data",
+    "model",
+    "world",
+    "task",
+    "job",
+    "strategies",
+    "evaluate",
+    "loop",
+    "fit",
+    "compare",
+    "cli",
+)
 
 
 def imports(path: Path) -> set[str]:

@@ -226,7 +226,7 @@ def test_a_fit_that_starts_anew_puts_earlier_checkpoints_aside(tmp_path: Path) -
     fit(toy(), run_dir=tmp_path, checkpoint_every=4)
     run = fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=4)
     assert [path.name for path in published(tmp_path / "checkpoints")] == ["step-00000004"]
-    assert [path.name for path in published(tmp_path / "checkpoints.before")][0] == "step-00000016"
+    assert next(path.name for path in published(tmp_path / "checkpoints.before")) == "step-00000016"
     assert any("starting anew: the checkpoints of an earlier run are now in" in note for note in run.notes)
 
 

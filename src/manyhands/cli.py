@@ -76,16 +76,19 @@ def train(
     stall_seconds: StallSeconds = None,
     on_death: OnDeath = "end",
     sample: Annotated[int | None, typer.Option(help="after training, let the model write this many symbols")] = None,
+    log: Annotated[str | None, typer.Option(help="also write tensorboard,csv into the run's folder")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a task under one strategy and say where the time went."""
     from . import terminal
     from .fit import fit
+    from .stored import check_logs, write_logs
 
     chosen = _task(task, batch_size, seed)
     if sample is not None and chosen.sample is None:
         raise BadInput(f"--sample: the task {chosen.name or task} cannot write samples; shakespeare can")
+    logs = check_logs(log)
     folder = run_dir or _new_folder(chosen.name, strategy)
     try:
         run = fit(
@@ -119,6 +122,7 @@ def train(
         raise
     if int(os.environ.get("RANK", "0")) != 0:
         return  # torchrun started several of us; rank 0 speaks
+    write_logs(run, folder, logs)
     if as_json:
         print(run.to_json())
     else:
@@ -232,6 +236,38 @@ def report(
     from .report import report as write_report
 
     print(write_report(runs, output, title, target))
+
+
+@app.command()
+def runs(
+    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="where runs are kept")] = Path("runs"),
+    task: Annotated[str | None, typer.Option(help="only runs of this task")] = None,
+    strategy: Annotated[str | None, typer.Option(help="only runs under this strategy")] = None,
+    status: Annotated[str | None, typer.Option(help="only done, failed, refused or stopped runs")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List stored runs, newest first, side by side."""
+    import json
+
+    from . import terminal
+    from .stored import find_runs
+
+    found = find_runs(root, task, strategy, status)
+    if as_json:
+        print(json.dumps({"runs": [{"folder": str(run.folder), **run.record()} for run in found]}, indent=1))
+    else:
+        terminal.show_runs(found, root)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="its folder (default: the one running)")] = None,
+    seconds: Annotated[float | None, typer.Option(help="look for this long, then leave")] = None,
+) -> None:
+    """Show a running run: curve, phases, ranks. Leaving does not disturb it."""
+    from . import watching
+
+    watching.watch(watching.find(run), limit=seconds)
 
 
 @app.command()

@@ -25,7 +25,9 @@ def _one(text: str, spec: str) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError:
-        raise BadInput(f'no device named "{text}" in device={spec}; use auto, cpu, cuda or a list such as cpu,cuda:0') from None
+        raise BadInput(
+            f'no device named "{text}" in device={spec}; use auto, cpu, cuda or a list such as cpu,cuda:0'
+        ) from None
     if device.type == "cuda":
         _check_cuda(spec, device.index)
         return torch.device("cuda", device.index or 0)

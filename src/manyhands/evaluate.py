@@ -122,12 +122,12 @@ class _Hits:
         return {
             "accuracy": float(self.right.sum()) / total if total else None,
             "per_class": {
-                str(number): float(self.right[number]) / int(seen) for number, seen in enumerate(self.seen.tolist()) if seen
+                str(number): float(self.right[number]) / int(seen)
+                for number, seen in enumerate(self.seen.tolist())
+                if seen
             },
         }
 
 
 def _grow(counts: Tensor, size: int) -> Tensor:
     return torch.cat([counts, counts.new_zeros(size - len(counts))])
-
-

@@ -19,6 +19,7 @@ from .checkpoint import FOLDER, Checkpoint, fingerprint, interval, latest, publi
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
 from .job import PRECISIONS, Job, Settings, build, probe
+from .live import Live
 from .loop import Figures, Outcome, Plan, Training
 from .measure.run import Run, available_cores
 from .progress import Progress
@@ -91,7 +92,10 @@ def fit(
     writes = not started_by_torchrun() or torchrun_place()[0] == 0
     with held(run_dir if writes else None), Progress(chosen, job, shown=progress) as display:
         answer = partial(_answer, callbacks)
-        fitting = Fitting(job, chosen, devices, threads, run, plan, run_dir, display.hear, answer, began)
+        live = Live(run, run_dir if writes else None)
+        fitting = Fitting(
+            job, chosen, devices, threads, run, plan, run_dir, _both(live.hear, display.hear), answer, began
+        )
         try:
             if started_by_torchrun():
                 outcome = fitting.join(resume)
@@ -106,10 +110,20 @@ def fit(
         except KeyboardInterrupt:
             _ended(run, "stopped", "interrupted (Ctrl-C)", run_dir)
             raise
+        finally:
+            live.close()
         if outcome is not None:
             _fill(run, outcome, fitting.began)
             _save(run, run_dir)
     return run
+
+
+def _both(*hearers: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    def hear(kind: str, content: Any) -> None:
+        for hearer in hearers:
+            hearer(kind, content)
+
+    return hear
 
 
 def _keeping(

@@ -140,8 +140,13 @@ def _made(data: Any, name: str) -> Any:
 def _check_optimizer(job: Job) -> None:
     trainable = trained_parameters(job.model)
     if not trainable:
-        raise BadInput("the model has no parameters to train (none, or all frozen); the optimizer would have nothing to do")
-    probe = [(name, nn.Parameter(parameter.detach()[:0] if parameter.dim() else parameter.detach().clone())) for name, parameter in trainable]
+        raise BadInput(
+            "the model has no parameters to train (none, or all frozen); the optimizer would have nothing to do"
+        )
+    probe = [
+        (name, nn.Parameter(parameter.detach()[:0] if parameter.dim() else parameter.detach().clone()))
+        for name, parameter in trainable
+    ]
     try:
         optimizer = job.task.optimizer(probe)
     except Exception as problem:
@@ -224,7 +229,9 @@ def _check_class_targets(job: Job, output: Any, target: Any) -> None:
         low, high = int(labels.min()), int(labels.max())
         ignored = getattr(job.task.loss, "ignore_index", -100)
         if high >= classes or (low < 0 and low != ignored):
-            raise BadInput(f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})")
+            raise BadInput(
+                f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
+            )
 
 
 def _loss_name(loss: Any) -> str | None:

@@ -39,7 +39,7 @@ from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Loss, Strategy, Worker
 from .world.launch import where
 from .world.rank import Rank
-from .world.watch import who
+from .world.watch import FIRST, who
 
 PROGRESS_SECONDS = 0.1
 UNREAD_LOSSES = 50  # CUDA losses are read in batches: reading one waits for the device
@@ -117,6 +117,7 @@ class Training:
         if shard is not None:
             workers = self.job.settings.loader_workers or 0
             batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
+        rank.board.row(rank.index)[FIRST] = self.clock.steps + 1
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
             rank.tell("started", started)
@@ -311,6 +312,9 @@ class Training:
                 "loss": self.losses[-1][1] if self.losses else None,
                 "samples_per_second": samples / seconds if seconds else None,
                 "phases": list(self.clock.phases),
+                "beats": [
+                    (beat.rank, beat.step, beat.phase) for beat in map(self.rank.board.beat, range(self.rank.ranks))
+                ],
             },
         )
 

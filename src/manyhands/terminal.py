@@ -48,7 +48,9 @@ def show_run(run: Run) -> None:
         out.print(f"  staleness: mean {run.staleness['mean']:.2f}, at most {run.staleness['max']} updates by others")
     if run.slow_rank:
         slow = run.slow_rank
-        out.print(f"  rank {slow['rank']} is slow in {slow['phase']}: the others wait {slow['behind_ms']:.1f} ms a step")
+        out.print(
+            f"  rank {slow['rank']} is slow in {slow['phase']}: the others wait {slow['behind_ms']:.1f} ms a step"
+        )
     if run.exact is False and run.exact_reason:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:
@@ -72,7 +74,7 @@ def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> No
 
     out = console()
     rows = table(runs, target)
-    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     shown = [column for column in columns(rows, target) if column.key != "note"]
     for column in shown:
         grid.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.key != "label")
@@ -85,6 +87,35 @@ def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> No
     out.print()
     out.print(conclusion(runs))
     out.print(f"report: {page}", soft_wrap=True)
+
+
+def show_runs(runs: Sequence[Run], root: Path) -> None:
+    """Stored runs, one a line."""
+    out = console()
+    if not runs:
+        out.print(f"no runs in {root}")
+        return
+    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, side in (
+        ("run", "left"),
+        ("strategy", "left"),
+        ("ranks", "right"),
+        ("status", "left"),
+        ("samples/s", "right"),
+        ("accuracy", "right"),
+    ):
+        grid.add_column(heading, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for run in runs:
+        accuracy = (run.test or {}).get("accuracy")
+        grid.add_row(
+            str(run.folder.relative_to(root)) if run.folder and run.folder.is_relative_to(root) else str(run.folder),
+            run.label,
+            str(run.ranks),
+            run.status,
+            f"{run.samples_per_second:,.0f}" if run.samples_per_second else "-",
+            f"{accuracy:.2%}" if accuracy is not None else "-",
+        )
+    out.print(grid)
 
 
 def show_evaluation(run: Run, result: Mapping[str, Any]) -> None:
@@ -126,6 +157,7 @@ def write_sample(task: Task, run: Run, length: int) -> str:
     from .evaluate import with_weights
     from .job import Settings, build
 
-    assert run.weights is not None and task.sample is not None
+    assert run.weights is not None
+    assert task.sample is not None
     model = with_weights(build(task, Settings()).model, run.weights).eval()
     return task.sample(model, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import torch
@@ -51,7 +52,7 @@ def test_shard_bounds_cover_everything(count: int, of: int) -> None:
     edges = [shard_bounds(count, index, of) for index in range(of)]
     assert edges[0][0] == 0
     assert edges[-1][1] == count
-    assert all(left[1] == right[0] for left, right in zip(edges, edges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(edges))
 
 
 @given(samples=sizes, batch=st.integers(1, 50), accumulate=st.integers(1, 5))
@@ -70,7 +71,11 @@ def test_accumulated_groups_know_their_true_size(samples: int, batch: int, accum
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = {tuple(Order(50, 50, seed).indices(next(Order(50, 50, seed).steps(epoch))).tolist()) for seed in (0, 1) for epoch in (0, 1)}
+    orders = {
+        tuple(Order(50, 50, seed).indices(next(Order(50, 50, seed).steps(epoch))).tolist())
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    }
     assert len(orders) == 4
 
 

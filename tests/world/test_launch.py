@@ -149,14 +149,16 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path) -> None:
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
     script = tmp_path / "long.py"
     script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     below = _wait_for_ranks(process.pid)
     process.send_signal(number)
     began = time.monotonic()
     process.wait(10)
-    gone, alive = psutil.wait_procs(below, timeout=3)
+    _gone, alive = psutil.wait_procs(below, timeout=3)
     assert not alive
     assert time.monotonic() - began < 3
     process.stdout.close()

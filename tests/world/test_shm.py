@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,8 +24,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
-from manyhands.errors import BadInput, RankFailed
-from manyhands.world import shm, shm_memory
+from manyhands.errors import RankFailed
+from manyhands.world import shm
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -717,7 +716,7 @@ def test_dtensor_over_a_two_dimensional_mesh(crew: Crew) -> None:
 
 
 def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
-    for count in range(200):
+    for _count in range(200):
         dist.all_reduce(torch.ones(3))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -21,7 +21,7 @@ from manyhands.chaos import survivors
 from manyhands.errors import RankFailed
 from manyhands.world.doctor import Doctor
 from manyhands.world.launch import Place, launch
-from manyhands.world.watch import DONE, FINISHED, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
+from manyhands.world.watch import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
 from tests.breakable import BreakingLoss, signal_self, toy
 
 fit = partial(mh.fit, progress=False, threads=1)
@@ -49,7 +49,6 @@ def board(*rows: tuple[str, int, float], ranks: int | None = None) -> Board:
 def judged(made: Board, doctor: Doctor | None = None) -> RankFailed | None:
     doctor = doctor or Doctor(30.0)
     doctor._looked -= 1.0
-    doctor._first_steps = dict.fromkeys(range(made.processes), 1)  # all have made a step before
     return doctor(made)
 
 
@@ -98,6 +97,7 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
 def test_a_slow_first_step_that_computes_is_not_stuck() -> None:
     doctor = Doctor(0.4)
     made = board(("forward", 1, 0.0))
+    made.row(0)[FIRST] = 1
     until = time.monotonic() + 1.5
     while time.monotonic() < until:  # this process is busy, as a compiler would be
         sum(range(1000))
@@ -107,6 +107,7 @@ def test_a_slow_first_step_that_computes_is_not_stuck() -> None:
 def test_a_first_step_that_sleeps_is_stuck() -> None:
     doctor = Doctor(0.4)
     made = board(("forward", 1, 0.0))
+    made.row(0)[FIRST] = 1
     until = time.monotonic() + 1.5
     failure = None
     while failure is None and time.monotonic() < until:

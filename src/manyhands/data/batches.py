@@ -110,7 +110,9 @@ def make_source(data: Any, collate: Callable[[list[Any]], Any] | None, field: st
         if len(data) == 0:
             raise BadInput(f"task.{field} holds no samples (length 0)")
         return DatasetSource(data, collate)
-    raise BadInput(f"task.{field} must be (inputs, targets), a map-style Dataset or a factory (found {type(data).__name__})")
+    raise BadInput(
+        f"task.{field} must be (inputs, targets), a map-style Dataset or a factory (found {type(data).__name__})"
+    )
 
 
 def _tensor_source(input: Any, target: Any, field: str) -> Source:
@@ -120,11 +122,15 @@ def _tensor_source(input: Any, target: Any, field: str) -> Source:
         for tensor in nest.leaves(nest_of_arrays(value)):
             found = True
             if tensor.dim() == 0:
-                raise BadInput(f"task.{field} {part} hold a tensor without dimensions; the first one must count samples")
+                raise BadInput(
+                    f"task.{field} {part} hold a tensor without dimensions; the first one must count samples"
+                )
             if samples is None:
                 samples = int(tensor.shape[0])
             elif tensor.shape[0] != samples:
-                raise BadInput(f"task.{field} lengths differ: {samples} and {tensor.shape[0]} ({part}); every tensor needs one row a sample")
+                raise BadInput(
+                    f"task.{field} lengths differ: {samples} and {tensor.shape[0]} ({part}); every tensor needs one row a sample"
+                )
         if not found:
             raise BadInput(f"task.{field} {part} hold no tensor (found {type(value).__name__})")
     if samples == 0:

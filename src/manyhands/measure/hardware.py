@@ -61,7 +61,9 @@ class Usage:
                 import pynvml
 
                 pynvml.nvmlInit()
-                self._handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+                self._handles = [
+                    pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())
+                ]
             except Exception:  # no driver, no GPU, no library: then there is nothing to sample
                 self._handles = []
         return self._handles

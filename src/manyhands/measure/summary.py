@@ -95,13 +95,14 @@ def _slow_rank(
     return {"rank": training[slowest]["rank"], "phase": PHASES[phase], "behind_ms": float(late[slowest] / steps / 1e6)}
 
 
-def timeline(figures: Sequence[dict[str, Any]], most: int = 2000) -> list[dict[str, Any]]:
+def timeline(figures: Sequence[dict[str, Any]], most: int = 4000) -> list[dict[str, Any]]:
     """A few steps of every rank, phase by phase, in milliseconds from the first of them."""
-    marks = [(item["rank"], *mark) for item in figures for mark in item["trace"]]
+    each = max(50, most // max(1, len(figures)))  # so that no rank is missing, however many there are
+    marks = [(item["rank"], *mark) for item in figures for mark in item["trace"][:each]]
     if not marks:
         return []
     zero = min(start for _, _, _, start, _ in marks)
-    entries = [
+    return [
         {
             "rank": rank,
             "step": step + 1,
@@ -112,4 +113,3 @@ def timeline(figures: Sequence[dict[str, Any]], most: int = 2000) -> list[dict[s
         for rank, step, phase, start, end in marks
         if end - start > 1000  # shorter than a microsecond: nothing to see
     ]
-    return entries[:most]

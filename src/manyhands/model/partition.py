@@ -58,7 +58,7 @@ def cut(
     if isinstance(balance, str) and balance not in BALANCES:
         raise BadInput(f'no balance named "{balance}"{did_you_mean(balance, BALANCES)}')
     with untouched(model) as mirror:
-        program, other = _faithful(mirror, example, strategy)
+        program, other = _faithful(mirror, example, strategy, stages)
         layers = measure(program, copy.deepcopy(mirror), example)
     seams = _seams(program, model)
     if stages > (most := len(seams) + 1):
@@ -188,15 +188,27 @@ def _why_so_few(model: nn.Module, program: Program) -> str:
     return "".join(f"; {title(model, name)} counts as one layer: {why}" for name, why in program.hidden.items())
 
 
-def _faithful(model: nn.Module, example: Any, strategy: str) -> tuple[Program, tuple[Step, ...] | None]:
-    """A program that does what the model does, opened as deep as that holds, and its steps in the other mode."""
+def _faithful(
+    model: nn.Module, example: Any, strategy: str, stages: int
+) -> tuple[Program, tuple[Step, ...] | None]:
+    """A program that does what the model does, opened as deep as that holds, and its steps in the other mode.
+
+    The user's own modules in a Sequential are called as they are, with all that their forward does in Python, as long
+    as that leaves layers enough; they are opened only where it does not.
+    """
     if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(example)):
         raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
     children = frozenset(name for name, _ in model.named_children())
+    own = frozenset(name for name, child in model.named_modules() if name and not type(child).__module__.startswith("torch."))
+    attempts = [frozenset[str](), children]
+    if isinstance(model, nn.Sequential) and own:
+        attempts.insert(0, own)
     refusal: CannotTrace | None = None
-    for whole in (frozenset[str](), children):
+    for whole in attempts:
         try:
             program = trace(copy.deepcopy(model), example, whole)
+            if whole == own and len(_seams(program, model)) + 1 < stages:
+                continue
             _compare(model, program, example)
             return program, _other_mode(model, program, example)
         except CannotTrace as problem:

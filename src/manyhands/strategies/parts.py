@@ -100,7 +100,7 @@ def fuse(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
         chosen = group.get("fused") is not None or group.get("foreach") is not None or group.get("differentiable")
-        plain = all(not grad.is_sparse and grad.is_floating_point() and grad.device.type in ("cpu", "cuda") for grad in gradients)
+        plain = all(type(grad) is Tensor and not grad.is_sparse and grad.is_floating_point() for grad in gradients)
         started = any(parameter in optimizer.state for parameter in group["params"])  # resumed: keep the form of its state
         if not chosen and plain and not started and not isinstance(group["lr"], Tensor):
             group["fused"] = True

@@ -19,10 +19,10 @@ from dataclasses import replace
 import psutil
 
 from ..errors import RankFailed
-from .watch import PID, Beat, Board, who
+from .watch import FIRST, PID, Beat, Board, who
 
 LEAST_SECONDS, STEPS = 30.0, 20  # a stall is the larger of these seconds and this many median steps
-PATIENCE = 10  # times the limit, for a silent process in a state that may be slow
+PATIENCE = 20  # times the limit, for what may be slow: idling in it, or a first step altogether
 BUSY_SHARE = 0.1  # of one core: less is idling
 LOOK_SECONDS, AWAY_SECONDS = 0.25, 2.0
 _WAITING = ("communication", "wait")
@@ -38,7 +38,6 @@ class Doctor:
         self._back = -float("inf")
         self._durations: deque[float] = deque(maxlen=101)
         self._last_step, self._last_change = -1, time.monotonic()
-        self._first_steps: dict[int, int] = {}
         self._busy: dict[int, tuple[float, float]] = {}  # rank: processor seconds, and when they last grew
 
     @property
@@ -77,9 +76,6 @@ class Doctor:
             if self._last_step > 0:
                 self._durations.append((now - self._last_change) / (step - self._last_step))
             self._last_step, self._last_change = step, now
-        for beat in beats:
-            if beat.step > 0:
-                self._first_steps.setdefault(beat.rank, beat.step)
 
     def _waits(self, beat: Beat, board: Board) -> bool:
         return beat.phase in _WAITING or beat.rank >= board.ranks  # a server waits for its ranks
@@ -89,7 +85,7 @@ class Doctor:
             return False
         if beat.phase in _SLOW:
             return idle > self.limit * PATIENCE
-        if beat.step <= self._first_steps.get(beat.rank, beat.step):
+        if beat.step == board.row(beat.rank)[FIRST] and beat.seconds_ago < self.limit * PATIENCE:
             return idle > self.limit / 2  # it has been watched for three quarters of the limit
         return True
 

@@ -5,6 +5,7 @@ Nothing here has a name in a file system, so nothing can be left behind, however
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -86,7 +87,5 @@ def open_of_process(pid: int, fd: int) -> int:
 
 def close_quietly(*fds: Any) -> None:
     for fd in fds:
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            pass

@@ -19,6 +19,7 @@ from .memory import anonymous_file, map_file
 STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
 SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written
+FIRST = SAMPLES + 1  # the first step of a rank in this launch
 ROW = SAMPLES + 8
 _CONTROL = 8  # numbers before the first row
 _STOP_AFTER, _RANKS, _CHECKPOINT_AFTER = 0, 1, 2

@@ -72,7 +72,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
 
 
 class StandardisedConv2d(nn.Module):
-    """A convolution with weights (w - mean) / norm, per filter, times a learnt gain and with a bias where `gain` is set.
+    """A convolution with weights (w - mean) / norm, per filter; where `gain` is set also a learnt gain and a bias.
 
     The nine weights of a depthwise filter keep their mean: without it a filter could not blur, only differentiate.
     """
