@@ -121,7 +121,11 @@ def report(trials: dict[str, dict[str, list[float]]], arguments: argparse.Namesp
             for b in BACKENDS
         ]
         what, number = name.split()
-        extra = f"{int(number) / ours / 1e9:.2f} GB/s" if what != "ddp" else f"{arguments.ranks * int(number) / ours:,.0f} samples/s"
+        extra = (
+            f"{int(number) / ours / 1e9:.2f} GB/s"
+            if what != "ddp"
+            else f"{arguments.ranks * int(number) / ours:,.0f} samples/s"
+        )
         print(f"{name:24}{cells[0]:>30}{cells[1]:>30}{theirs / ours:>12.2f}   {extra}")
     record = {
         "what": "seconds per call, one entry a round; ddp: seconds per step",

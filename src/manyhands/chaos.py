@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from .checkpoint import FOLDER, Damaged, load, published
+from .checkpoint import FOLDER, published
 from .errors import BadInput, RankFailed, Refused, did_you_mean
 from .fit import fit
 from .measure.run import Run
@@ -55,6 +55,7 @@ class Fault:
     rank: int
     step: int
     folder: str  # of the checkpoints
+    newest: int  # step of the last checkpoint before the fault; some faults wait until it is written
     caller: int  # process that started the ranks
 
     def __call__(self, rank: Rank, step: int) -> None:
@@ -73,30 +74,33 @@ class Fault:
         if self.kind == "hang":
             while True:
                 time.sleep(1.0)
+        if self.kind in ("disk-full", "corrupt-checkpoint"):
+            newest = self._written()
         if self.kind == "disk-full":
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))  # no file of this process grows any more
             return
         if self.kind == "corrupt-checkpoint":
-            _flip_a_bit(Path(self.folder))
+            _flip_a_bit(newest / "model.safetensors")
         numbers = {"stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
         os.kill(self.caller if self.kind == "parent-killed" else os.getpid(), numbers.get(self.kind, signal.SIGKILL))
         time.sleep(60.0 if self.kind == "parent-killed" else 0.0)  # dies meanwhile
 
+    def _written(self) -> Path:
+        """The newest checkpoint, once the one before the fault is there."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            found = published(Path(self.folder))
+            if found and int(found[0].name[5:]) >= self.newest:
+                break
+            time.sleep(0.01)
+        return found[0]
 
-def _flip_a_bit(folder: Path) -> None:
-    """In the newest checkpoint, once it is whole."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        with suppress(IndexError, Damaged, OSError):
-            newest = published(folder)[0]
-            load(newest)
-            file = newest / "model.safetensors"
-            data = bytearray(file.read_bytes())
-            data[-1] ^= 1
-            file.write_bytes(data)
-            return
-        time.sleep(0.05)
+
+def _flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
 
 
 def chaos(
@@ -122,13 +126,14 @@ def chaos(
         options |= {"run_dir": folder, "checkpoint_every": min(EVERY, max(1, step // 3)), "max_restarts": 1}
         options |= {"on_death": "continue" if chosen.survives else "end"}
         options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
-        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), os.getpid())
+        every = int(options["checkpoint_every"])
+        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), (step - 1) // every * every, os.getpid())
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
         break_it = _kill_the_parent if fault == "parent-killed" else _break
         run = break_it(task, chosen, planned, options, result)
-        result["left_behind"] = left_behind(began, Path(folder))
+        result["left_behind"] = [*(result["left_behind"] or []), *left_behind(began, Path(folder))]
     if run is not None:
         result["samples_lost"] = max(0, unbroken.samples - run.samples)
         result["samples_doubled"] = max(0, run.samples - unbroken.samples)

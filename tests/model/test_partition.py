@@ -246,6 +246,16 @@ def test_stages_follow_train_and_eval_mode() -> None:
         assert_same(run_whole(model, example)[0], run_stages(pieces, stages, example)[0])
 
 
+def test_own_modules_in_a_sequential_stay_whole_while_there_are_enough() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Attention(8, 2), Attention(8, 2), nn.Linear(8, 2))
+    example = torch.randn(5, 3, 8)
+    pieces = cut(model, 3, example)
+    assert [step.name for step in pieces.program.steps] == ["0", "1", "2", "3"]
+    stages = [stage.eval() for stage in pieces.stages(model)]
+    assert_same(run_whole(copy.deepcopy(model).eval(), example)[0], run_stages(pieces, stages, example)[0])
+    assert len(cut(model, 6, example).program.steps) > 6
+
+
 class TrainOnly(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -69,8 +69,13 @@ def check_state_travels(strategy: str, ranks: int) -> None:
     }
     onward, after = drive(task, "single", 1, 10, 20, mine)
     assert furthest(onward, whole) <= 1e-6
-    assert after["optimizer"]["groups"] == state["optimizer"]["groups"]
+    assert _options(after) == _options(state)
     assert furthest(drive(task, strategy, ranks, 10, 20, half)[0], whole) <= 1e-6
+
+
+def _options(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The optimizer's groups, whichever kernels they run on."""
+    return [{key: value for key, value in group.items() if key != "fused"} for group in state["optimizer"]["groups"]]
 
 
 @functools.cache

@@ -111,7 +111,7 @@ def test_every_sample_is_read_once() -> None:
 def test_on_step_can_end_an_asynchronous_run(nothing_left: None) -> None:
     run = quick_fit(make_task(), "hogwild", ranks=2, on_step=lambda figures: figures.step >= 7)
     assert run.status == "stopped"
-    assert 7 <= run.steps <= 34
+    assert 7 <= run.steps < 102  # of all epochs; the others may be far ahead when rank 0 says stop
 
 
 def test_a_failing_or_killed_rank_ends_the_run(nothing_left: None) -> None:

@@ -124,7 +124,7 @@ def test_on_step_can_end_an_asynchronous_run(nothing_left: None) -> None:
     for over in ("memory", "network"):
         run = quick_fit(make_task(), f"ps:mode=async,over={over}", ranks=2, on_step=lambda figures: figures.step >= 7)
         assert run.status == "stopped"
-        assert 7 <= run.steps <= 34
+        assert 7 <= run.steps < 102
 
 
 def test_small_batches_leave_ranks_without_samples() -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from manyhands.schedules import cosine
 from manyhands.tasks.models import (
     GhostBatchNorm2d,
     Normalise,
@@ -75,8 +76,11 @@ def test_models_are_chains_that_can_be_traced(model: nn.Sequential, example: tor
     assert torch.allclose(torch.fx.symbolic_trace(model)(example), step_by_step, atol=1e-5)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("make", [small_mobilenet, resnet20], ids=["mobilenetv2", "resnet20"])
+@pytest.mark.parametrize(
+    ("make", "norm"),
+    [*((resnet20, norm) for norm in NORMS), (small_mobilenet, "group"), (small_mobilenet, "none")],
+    ids=[*(f"resnet20-{norm}" for norm in NORMS), "mobilenetv2-group", "mobilenetv2-none"],
+)
 def test_every_normalisation_trains(make: Callable[[str], nn.Module], norm: str):
     """Four kinds of noisy stripes are told apart after a few steps."""
     torch.manual_seed(0)
@@ -85,6 +89,7 @@ def test_every_normalisation_trains(make: Callable[[str], nn.Module], norm: str)
     kinds = torch.stack([stripes, stripes.mT, 120 - stripes, torch.full_like(stripes, 60)])
     labels = torch.arange(40) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = cosine(warmup=0.4)(optimizer, 20)
     losses = []
     for _ in range(20):
         images = (kinds[labels] + torch.randint(0, 120, (40, 3, 16, 16))).to(torch.uint8)
@@ -92,6 +97,7 @@ def test_every_normalisation_trains(make: Callable[[str], nn.Module], norm: str)
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
+        schedule.step()
         losses.append(loss.item())
     assert 1.5 < losses[0] < 3.5
     assert min(losses[-3:]) < 0.5 * losses[0]
@@ -137,7 +143,7 @@ def test_without_normalisation_activations_keep_their_size(images: torch.Tensor)
     values = images
     for link in mobilenetv2("none")[:-2]:
         values = link(values)
-        assert 0.05 < values.std() < 3, link
+        assert 0.3 < values.std() < 2, link
 
 
 def test_without_normalisation_residual_branches_start_at_zero():

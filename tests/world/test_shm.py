@@ -29,7 +29,9 @@ from manyhands.world import shm
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.shm"])
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.shm"]
+)
 MOST_RANKS = 6
 TIMEOUT = timedelta(seconds=60)
 
@@ -52,7 +54,12 @@ def serve(rank: int, pipe: Any) -> None:
         function, ranks, where, arguments, backend, options, timeout = cloudpickle.loads(job)
         try:
             dist.init_process_group(
-                backend, store=dist.FileStore(where, ranks), rank=rank, world_size=ranks, timeout=timeout, pg_options=options
+                backend,
+                store=dist.FileStore(where, ranks),
+                rank=rank,
+                world_size=ranks,
+                timeout=timeout,
+                pg_options=options,
             )
             try:
                 answer = (True, function(rank, *arguments))
@@ -78,7 +85,15 @@ class Crew:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def start(self, function: Callable, ranks: int, *arguments: Any, backend: str = shm.NAME, options: Any = None, timeout: timedelta = TIMEOUT) -> None:
+    def start(
+        self,
+        function: Callable,
+        ranks: int,
+        *arguments: Any,
+        backend: str = shm.NAME,
+        options: Any = None,
+        timeout: timedelta = TIMEOUT,
+    ) -> None:
         self.grow(ranks)
         where = tempfile.mktemp(prefix="manyhands-test-")
         job = cloudpickle.dumps((function, ranks, where, arguments, backend, options, timeout))
@@ -270,7 +285,9 @@ PATIENT = {"deadline": None, "suppress_health_check": list(HealthCheck)}
     slot_pages=st.sampled_from([1, 2, 16, 256]),
     program=st.lists(calls, min_size=1, max_size=12),
 )
-def test_random_programs_give_what_arithmetic_gives(crew: Crew, ranks: int, slot_pages: int, program: list[dict]) -> None:
+def test_random_programs_give_what_arithmetic_gives(
+    crew: Crew, ranks: int, slot_pages: int, program: list[dict]
+) -> None:
     crew.run(follow, ranks, ranks, program, options=shm.Options(slot_bytes=4096 * slot_pages))
 
 
@@ -337,7 +354,16 @@ def same_on_both(rank: int) -> list[Tensor]:
     """Integers, so that every order of adding gives the same."""
     results = []
     for kind in KINDS:
-        call = {"kind": kind, "seed": 5, "shape": (11, 3), "dtype": torch.int64, "op": "sum", "root": 2, "strided": False, "async_op": False}
+        call = {
+            "kind": kind,
+            "seed": 5,
+            "shape": (11, 3),
+            "dtype": torch.int64,
+            "op": "sum",
+            "root": 2,
+            "strided": False,
+            "async_op": False,
+        }
         _, pairs = collective(call, rank, 3)
         if kind != "reduce" or rank == 2:  # gloo leaves half-done sums on the other ranks
             results += [there for there, _ in pairs]
@@ -422,8 +448,10 @@ def handles(rank: int) -> None:
     assert seen == [0, 1, 2, 3]
     # A callback may communicate, too.
     first = torch.ones(1)
-    nested = dist.all_reduce(first, async_op=True).get_future().then(
-        lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0].item()
+    nested = (
+        dist.all_reduce(first, async_op=True)
+        .get_future()
+        .then(lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0].item())
     )
     assert nested.wait() == 4
     # A waiting call goes behind what is already under way.
@@ -523,7 +551,9 @@ def exchange(rank: int, messages: list[tuple[int, int, int, int]], order: list[i
 def test_messages_in_any_interleaving(crew: Crew, data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 4))
     one = st.integers(0, ranks - 1)
-    messages = data.draw(st.lists(st.tuples(one, one, st.integers(0, 2), st.sampled_from([0, 1, 15, 1000, 9000])), max_size=14))
+    messages = data.draw(
+        st.lists(st.tuples(one, one, st.integers(0, 2), st.sampled_from([0, 1, 15, 1000, 9000])), max_size=14)
+    )
     order = data.draw(st.permutations(range(len(messages))))
     # Messages of one pair and tag have no names: they are received in the order they were sent, so list them so.
     lanes: dict[tuple, list[int]] = {}
@@ -664,7 +694,9 @@ def test_ddp_trains_as_one_process_does(crew: Crew, how: str) -> None:
     for answer in answers:
         assert all(torch.equal(answer[name], answers[0][name]) for name in should)
         for name, value in should.items():
-            torch.testing.assert_close(answer[name], value, rtol=1e-2 if how == "half" else 1e-4, atol=1e-3 if how == "half" else 1e-6)
+            torch.testing.assert_close(
+                answer[name], value, rtol=1e-2 if how == "half" else 1e-4, atol=1e-3 if how == "half" else 1e-6
+            )
 
 
 def train_fsdp(rank: int) -> dict[str, Tensor]:

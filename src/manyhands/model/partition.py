@@ -185,12 +185,10 @@ def _position(name: str, program: Program, seams: list[Seam]) -> int:
 
 
 def _why_so_few(model: nn.Module, program: Program) -> str:
-    return "".join(f"; {title(model, name)} counts as one layer: {why}" for name, why in program.hidden.items())
+    return "".join(f"; {title(model, name)} counts as one layer: {why}" for name, why in program.hidden.items() if why)
 
 
-def _faithful(
-    model: nn.Module, example: Any, strategy: str, stages: int
-) -> tuple[Program, tuple[Step, ...] | None]:
+def _faithful(model: nn.Module, example: Any, strategy: str, stages: int) -> tuple[Program, tuple[Step, ...] | None]:
     """A program that does what the model does, opened as deep as that holds, and its steps in the other mode.
 
     The user's own modules in a Sequential are called as they are, with all that their forward does in Python, as long
@@ -199,7 +197,9 @@ def _faithful(
     if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(example)):
         raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
     children = frozenset(name for name, _ in model.named_children())
-    own = frozenset(name for name, child in model.named_modules() if name and not type(child).__module__.startswith("torch."))
+    own = frozenset(
+        name for name, child in model.named_modules() if name and not type(child).__module__.startswith("torch.")
+    )
     attempts = [frozenset[str](), children]
     if isinstance(model, nn.Sequential) and own:
         attempts.insert(0, own)

@@ -97,7 +97,7 @@ class Program:
     constants: Mapping[str, Tensor] = field(default_factory=dict)  # tensors the forward refers to but the model lacks
     mutations: tuple[tuple[int, int], ...] = ()  # (value, step): the step writes into the value
     written: frozenset[str] = frozenset()  # tensors of the model that the forward writes (BatchNorm's statistics)
-    hidden: Mapping[str, str] = field(default_factory=dict)  # modules that could only be taken whole, and why
+    hidden: Mapping[str, str] = field(default_factory=dict)  # modules taken whole, and why where they had to be
 
     @property
     def first(self) -> int:

@@ -156,7 +156,7 @@ class _Tracer(fx.Tracer):
             constants=constants,
             mutations=tuple((number[made], number[by] - len(inputs)) for made, by in self.mutations),
             written=frozenset(self.written),
-            hidden={name: reason for name, reason in self.hidden.items() if reason},
+            hidden=dict(self.hidden),
         )
 
     def _idle(self, node: fx.Node) -> bool:

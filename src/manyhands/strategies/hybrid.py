@@ -10,26 +10,31 @@
                  ranks that hold the same stage sum their gradients; every rank updates its own layers
 
 Cost per step, with P bytes of trained parameters, r replicas and A_k, G_k bytes crossing cut k for the whole batch:
-bytes handed over r * P + sum_k (A_k + G_k). Held on a rank: its layers, and the activations of its shard. Exact, as
-ddp is.
+bytes handed over r * P + sum_k (A_k + G_k), where tied weights count once for each stage that holds them; summing
+those adds as much again, clipping 8 a rank. Held on a rank: its layers, and the activations of its shard. Exact, as ddp
+is: shards and chunks are weighted with their true sizes. BatchNorm sees a shard (a chunk) at a time and is then not
+exact; the first replica's statistics are kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch import nn
 
 from ..data.batches import Batch
 from ..data.order import Shard
-from ..errors import BadInput
+from ..errors import BadInput, did_you_mean
 from ..job import Job
 from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
-from .schedules import plan
-from .stages import StagesWorker, chunk_sizes, cut_model
+from .schedules import plan, split_sizes
+from .stages import Balance, StagesWorker, cut_model
+
+SCHEDULES = ("gpipe", "1f1b")  # a rank of a replica holds one stage
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Hybrid(Strategy):
     stages: int = 0
     chunks: int = 1
     schedule: str = "1f1b"
-    balance: str | tuple[int, ...] = "time"
+    balance: Balance = "time"
     transport: str = "auto"
 
     name = "hybrid"
@@ -51,6 +56,8 @@ class Hybrid(Strategy):
         ranks, replicas, stages = self.ranks, self.replicas, self.stages
         if self.chunks < 1:
             raise BadInput(f"hybrid:chunks must be at least 1 (found {self.chunks})")
+        if self.schedule not in SCHEDULES:
+            raise BadInput(f'hybrid has no schedule "{self.schedule}"{did_you_mean(self.schedule, SCHEDULES)}')
         if not stages:
             stages = ranks // replicas if ranks and replicas else 2
         if not replicas:
@@ -63,12 +70,19 @@ class Hybrid(Strategy):
         for name, value in (("ranks", replicas * stages), ("replicas", replicas), ("stages", stages)):
             object.__setattr__(self, name, value)
 
+    @property
+    def shards_batch(self) -> bool:  # type: ignore[override]
+        return self.replicas > 1 or self.chunks > 1
+
     def check(self, job: Job) -> None:
+        for name, module in job.model.named_modules():
+            if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                raise refuse(self, f'sums gradients as one dense buffer (sparse: module "{name}"); use ddp or pipeline')
         if job.settings.sync_batchnorm and job.has_batchnorm:
             raise refuse(self, "does not join BatchNorm over replicas (sync_batchnorm); use ddp")
 
     def prepare(self, job: Job) -> Cut:
-        return cut_model(self, job, self.stages, self.balance, option="stages=")
+        return cut_model(self, job, self.stages, self.balance, option="stages =")
 
     def feed(self, rank: Rank) -> Shard:
         replica, place = divmod(rank.index, self.stages)
@@ -87,27 +101,40 @@ class HybridWorker(StagesWorker):
         replica = rank.index // strategy.stages
         super().__init__(job, rank, job.prepared, range(replica * strategy.stages, (replica + 1) * strategy.stages))
         for place in range(strategy.stages):  # everyone helps to make every group
-            group = dist.new_group([self._process(other, place) for other in range(strategy.replicas)])
+            group = dist.new_group([self.process(other, place) for other in range(strategy.replicas)])
             if place == self.place:
                 self.siblings = group
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
-        sizes = chunk_sizes(batch.count, self.strategy.chunks, None)
+        sizes = split_sizes(max(batch.count, 1), self.strategy.chunks)  # an empty shard has borrowed a sample
         actions = plan(self.strategy.schedule, self.place, self.strategy.stages, len(sizes))
         loss = self.passes(batch, actions, sizes)
         if batch.update:
             self._sum_over_replicas()
-            self.finish(batch)
+            self.finish()
         return loss
 
     def _sum_over_replicas(self) -> None:
-        """Gradients of my layers, summed over the ranks that hold the same ones, as one buffer."""
-        parameters = [parameter for parameter in self._by_name.values() if parameter.grad is not None]
-        if not parameters or self.strategy.replicas == 1:
+        """Gradients of my layers, summed over the ranks that hold the same ones, as one buffer of each type.
+
+        A replica where a layer was not used adds zeros. Parameters that may be used by no replica bring a mark, because
+        an optimizer treats a gradient of zeros and no gradient at all differently.
+        """
+        if self.strategy.replicas == 1:
             return
-        gradients = [parameter.grad for parameter in parameters]
-        buffer = _flatten_dense_tensors(gradients)
-        self.rank.all_reduce(buffer, self.siblings)
-        for parameter, summed in zip(parameters, _unflatten_dense_tensors(buffer, gradients), strict=True):
-            parameter.grad = summed
+        doubtful = set(self.job.unused)
+        kinds: dict[torch.dtype, list[str]] = {}
+        for name, parameter in self.named.items():
+            kinds.setdefault(parameter.dtype, []).append(name)
+        for dtype, names in kinds.items():
+            held = {name: self.named[name] for name in names}
+            parts = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in held.values()]
+            marks = [float(held[name].grad is not None) for name in names if name in doubtful]
+            buffer = torch.cat([*parts, torch.tensor(marks, dtype=dtype, device=self.rank.device)])
+            self.rank.all_reduce(buffer, self.siblings)
+            *summed, used = buffer.split([*(part.numel() for part in parts), len(marks)])
+            seen = iter(used.tolist())
+            for (name, parameter), gradient in zip(held.items(), summed, strict=True):
+                found = next(seen) > 0 if name in doubtful else True
+                parameter.grad = gradient.view_as(parameter) if found else None

@@ -5,8 +5,11 @@
       token.backward()            <------      loss.backward()                  backward: their gradients
 
 A message is a header (how many tensors; type, shape and whether each wants a gradient), then the tensors
-themselves, so sizes may change from step to step. Integers and tensors without gradient pass forward only. Sends
-never wait for the receiver: what is under way is kept in hand until `drain`.
+themselves, so sizes may change from step to step. Integers and tensors without gradient pass forward only; where
+nothing that was sent wants a gradient, no answer comes and the token wants none. Sends never wait for the receiver:
+what is under way is kept in hand until `drain`.
+
+Cost of a message: its tensors' bytes and a header of 512; the header is not counted as payload.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import RankFailed
+from ..errors import BadInput
 
 HEADER = 64  # numbers in a header; a message with more than fit there sends the rest behind it
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
 )  # fmt: skip
+_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 
 class Booking(Protocol):
@@ -43,7 +47,10 @@ class Unbooked:
 
 
 class Links:
-    """One process's lines to the other stages. `group` numbers are global ranks of torch.distributed."""
+    """One process's lines to the others of its world; processes are named by their ranks in torch.distributed.
+
+    Messages between two ranks are told apart by `tag`; those of one tag arrive in the order they were sent.
+    """
 
     def __init__(self, device: torch.device | None = None, book: Booking | None = None):
         self.device = device or torch.device("cpu")
@@ -55,45 +62,46 @@ class Links:
         self.book.enter("communication")
         numbers = [len(tensors)]
         for tensor in tensors:
-            numbers += [DTYPES.index(tensor.dtype), int(tensor.requires_grad), tensor.dim(), *tensor.shape]
-        header = torch.zeros(HEADER, dtype=torch.int64)
-        header[0] = len(numbers)
-        header[1 : 1 + len(numbers)] = torch.tensor(numbers[: HEADER - 1])
-        self._post(header, to, tag)
-        if len(numbers) > HEADER - 1:
-            self._post(torch.tensor(numbers[HEADER - 1 :]), to, tag)
+            if tensor.dtype not in _NUMBERS or tensor.layout != torch.strided:
+                raise BadInput(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be sent; send dense numbers")
+            numbers += [_NUMBERS[tensor.dtype], int(tensor.requires_grad), tensor.dim(), *tensor.shape]
+        fits = HEADER - 1
+        padding = [0] * (fits - len(numbers))
+        self._post(torch.tensor([len(numbers), *numbers[:fits], *padding]), to, tag)
+        if len(numbers) > fits:
+            self._post(torch.tensor(numbers[fits:]), to, tag)
         for tensor in tensors:
             payload = tensor.detach().to("cpu").contiguous()
             if payload.numel():
                 self._post(payload, to, tag)
-            self.book.count(payload.numel() * payload.element_size())
+                self.book.count(payload.numel() * payload.element_size())
 
     def _post(self, tensor: Tensor, to: int, tag: int) -> None:
-        self._under_way = [(work, kept) for work, kept in self._under_way if work is not None and not work.is_completed()]
-        self._under_way.append((dist.isend(tensor, dst=to, tag=tag), tensor))
+        work = dist.isend(tensor, dst=to, tag=tag)
+        self._under_way = [(other, kept) for other, kept in self._under_way if other and not other.is_completed()]
+        self._under_way.append((work, tensor))
 
-    def receive(self, source: int, tag: int = 0) -> list[Tensor]:
-        """Wait for the next message; its tensors want gradients where the sender's did."""
+    def receive(self, source: int, tag: int = 0) -> tuple[list[Tensor], list[bool]]:
+        """Wait for the next message: its tensors, and which of them want a gradient."""
         self.book.enter("wait")
         header = torch.empty(HEADER, dtype=torch.int64)
         dist.recv(header, src=source, tag=tag)
         self.book.enter("communication")
-        length = int(header[0])
-        numbers = header[1 : 1 + length].tolist()
+        length, *numbers = header.tolist()
         if length > HEADER - 1:
             rest = torch.empty(length - (HEADER - 1), dtype=torch.int64)
             dist.recv(rest, src=source, tag=tag)
             numbers += rest.tolist()
-        tensors, at = [], 1
+        tensors, wanted, at = [], [], 1
         for _ in range(numbers[0]):
-            dtype, wants_gradient, dims = DTYPES[numbers[at]], bool(numbers[at + 1]), numbers[at + 2]
-            shape = numbers[at + 3 : at + 3 + dims]
+            dtype, wants_gradient, dims = numbers[at : at + 3]
+            tensor = torch.empty(numbers[at + 3 : at + 3 + dims], dtype=DTYPES[dtype])
             at += 3 + dims
-            tensor = torch.empty(shape, dtype=dtype)
             if tensor.numel():
                 dist.recv(tensor, src=source, tag=tag)
-            tensors.append(tensor.to(self.device).requires_grad_(wants_gradient))
-        return tensors
+            tensors.append(tensor.to(self.device))
+            wanted.append(bool(wants_gradient))
+        return tensors, wanted
 
     def drain(self) -> None:
         """Wait until everything sent has left."""
@@ -105,34 +113,50 @@ class Links:
 
 class _Send(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, links: Links, to: int, tags: tuple[int, int], *tensors: Tensor) -> Tensor:
-        ctx.links, ctx.to, ctx.tag = links, to, tags[1]
+    def forward(ctx: Any, links: Links, to: int, tag: int, *tensors: Tensor) -> Tensor:
+        ctx.links, ctx.to, ctx.tag = links, to, tag
         ctx.wanted = [tensor.requires_grad for tensor in tensors]
-        links.send(tensors, to, tags[0])
         return torch.zeros(())
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
-        gradients = iter(ctx.links.receive(ctx.to, ctx.tag))
+        gradients = iter(ctx.links.receive(ctx.to, ctx.tag)[0])
         ctx.links.book.enter("backward")
-        return (None, None, None, *(next(gradients).detach() if wanted else None for wanted in ctx.wanted))
+        return (None, None, None, *(next(gradients) if wanted else None for wanted in ctx.wanted))
 
 
 class _Receive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, links: Links, source: int, tags: tuple[int, int], trigger: Tensor) -> tuple[Tensor, ...]:
-        tensors = links.receive(source, tags[0])
-        ctx.links, ctx.source, ctx.tag = links, source, tags[1]
-        ctx.wanted = [tensor.requires_grad for tensor in tensors]
-        detached = [tensor.detach() for tensor in tensors]
-        ctx.mark_non_differentiable(*(t for t, wanted in zip(detached, ctx.wanted, strict=True) if not wanted))
-        return tuple(detached)
+    def forward(ctx: Any, owed: Owed, tensors: list[Tensor], trigger: Tensor) -> tuple[Tensor, ...]:
+        ctx.owed = owed
+        ctx.mark_non_differentiable(*(t for t, wanted in zip(tensors, owed.wanted, strict=True) if not wanted))
+        return tuple(tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        ctx.links.send([g for g, wanted in zip(gradients, ctx.wanted, strict=True) if wanted], ctx.source, ctx.tag)
-        ctx.links.book.enter("backward")
-        return None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ctx.owed.pay(gradients)
+        ctx.owed.links.book.enter("backward")
+        return None, None, None
+
+
+class Owed:
+    """The answer that the sender of a message waits for: gradients of its tensors that want one."""
+
+    def __init__(self, source: int, links: Links, tag: int, tensors: Sequence[Tensor], wanted: list[bool]):
+        self.source, self.links, self.tag, self.wanted = source, links, tag, wanted
+        self._forms = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        self.open = any(wanted)
+
+    def pay(self, gradients: Sequence[Tensor]) -> None:
+        self.open = False
+        self.links.send([g for g, wanted in zip(gradients, self.wanted, strict=True) if wanted], self.source, self.tag)
+        if self.links is _PLAIN:
+            self.links.drain()
+
+    def settle(self) -> None:
+        """After the backward pass: where it did not come by (a detach, say), the answer is zeros."""
+        if self.open:
+            self.pay([torch.zeros(shape, dtype=dtype) for shape, dtype in self._forms])
 
 
 def send(tensors: Sequence[Tensor], to: int, links: Links | None = None, tags: tuple[int, int] = (0, 1)) -> Tensor:
@@ -140,25 +164,27 @@ def send(tensors: Sequence[Tensor], to: int, links: Links | None = None, tags: t
 
     `tags` mark the message and its answer, for ranks that exchange several at a time.
     """
-    if not any(tensor.requires_grad for tensor in tensors):
-        raise RankFailed(
-            "nothing that is sent wants a gradient, so no backward pass could follow it; train at least one layer before it"
-        )
-    return _Send.apply(links or _plain(), to, tags, *tensors)  # type: ignore[no-any-return]
+    links = links or _PLAIN
+    links.send(tensors, to, tags[0])
+    return _Send.apply(links, to, tags[1], *tensors)  # type: ignore[no-any-return]
 
 
 def receive(source: int, links: Links | None = None, tags: tuple[int, int] = (0, 1)) -> tuple[Tensor, ...]:
-    """Receive what rank `source` sent; when backward reaches these tensors, their gradients are sent back."""
+    """Receive what rank `source` sent; when backward reaches these tensors, their gradients are sent back.
+
+    Without `links` of your own that backward pass waits until the gradients have left; with them, `drain` does.
+    """
+    return accept(source, links or _PLAIN, tags)[0]
+
+
+def accept(source: int, links: Links, tags: tuple[int, int]) -> tuple[tuple[Tensor, ...], Owed]:
+    """`receive`, and what is owed for it: for those who must answer even where no backward pass comes by."""
+    tensors, wanted = links.receive(source, tags[0])
+    owed = Owed(source, links, tags[1], tensors, wanted)
+    if not owed.open:
+        return tuple(tensors), owed
     trigger = torch.zeros((), requires_grad=True)  # makes autograd visit us on its way back
-    return _Receive.apply(links or _plain(), source, tags, trigger)  # type: ignore[no-any-return]
+    return _Receive.apply(owed, tensors, trigger), owed
 
 
-_default: Links | None = None
-
-
-def _plain() -> Links:
-    global _default
-    _default = _default or Links()
-    return _default
-
-
+_PLAIN = Links()  # of loops that bring none of their own

@@ -54,8 +54,8 @@ class Office(Protocol):
         """The next letter of one of these ranks; None once nobody is awaited any more."""
 
     def reply(self, sender: int, kind: int, updates: int, rate: float) -> None: ...
-    def hand_out(self) -> None:
-        """Give the weights to rank 0, which fetches them between steps."""
+    def hand_out(self, updates: int, rate: float) -> None:
+        """Give status and weights to rank 0, which fetches them between steps."""
 
 
 def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[Sequence[Slice]]) -> dict[str, Tensor]:
@@ -183,5 +183,5 @@ class MemoryOffice:
         self._mine[sender] = self._taken[sender]
         self._ranks[sender].ring()
 
-    def hand_out(self) -> None:
-        return  # the weights lie where every rank sees them
+    def hand_out(self, updates: int, rate: float) -> None:
+        return  # both lie where every rank sees them

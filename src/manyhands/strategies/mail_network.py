@@ -74,19 +74,23 @@ class NetworkPost:
 
     def receive(self, kind: int) -> None:
         for server in range(len(self._slices)):
-            status = torch.empty(2, dtype=torch.float64)
             with self._clock.during("wait"):
-                dist.recv(status, self._ranks + server)
-            self._seen[server] = int(status[UPDATES])
-            if server == 0:
-                self.rate = float(status[RATE])
+                self._hear(server)
             if kind == PUSH:
                 with self._clock.during("communication"):
                     self._fetch_from(server)
 
     def fetch(self) -> None:
         for server in range(len(self._slices)):
+            self._hear(server)
             self._fetch_from(server)
+
+    def _hear(self, server: int) -> None:
+        status = torch.empty(2, dtype=torch.float64)
+        dist.recv(status, self._ranks + server)
+        self._seen[server] = int(status[UPDATES])
+        if server == 0:
+            self.rate = float(status[RATE])
 
     def _fetch_from(self, server: int) -> None:
         pieces = self._pieces[server]
@@ -150,7 +154,8 @@ class NetworkOffice:
                 work.wait()
         self._flying[target].clear()
 
-    def hand_out(self) -> None:
+    def hand_out(self, updates: int, rate: float) -> None:
+        dist.send(torch.tensor([updates, rate], dtype=torch.float64), 0)
         dist.send(pack(self._weights), 0)
 
 

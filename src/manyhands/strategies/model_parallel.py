@@ -10,7 +10,7 @@ r"""Model parallel: each rank holds some layers; a batch passes through them one
                  the last stage computes the loss; gradients travel back the same way; every rank updates its own
 
 Cost per step, with A_k bytes of activations crossing cut k (those that want a gradient: G_k): bytes handed over
-sum_k (A_k + G_k). Held on a rank: weights, gradients, optimizer state and activations of its own layers: this is what
+sum_k (A_k + G_k); a tied weight of W bytes on h ranks adds h * W, clipping 8 a rank. Held on a rank: weights, gradients, optimizer state and activations of its own layers: this is what
 it is for. Exact, with BatchNorm too: every layer sees the whole batch. All but one rank wait, by design; `pipeline` is
 the same cut with several chunks under way.
 """
@@ -26,8 +26,8 @@ from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker
 from .ranks import default_ranks
-from .schedules import gpipe
-from .stages import StagesWorker, chunk_sizes, cut_model
+from .schedules import Backward, Forward
+from .stages import Balance, StagesWorker, cut_model
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ModelParallel(Strategy):
     """Ranks are stages; one batch at a time."""
 
     ranks: int = field(default_factory=default_ranks)
-    balance: str | tuple[int, ...] = "time"
+    balance: Balance = "time"
     transport: str = "auto"
 
     name = "model_parallel"
@@ -58,7 +58,7 @@ class ModelParallelWorker(StagesWorker):
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
-        loss = self.passes(batch, list(gpipe(self.place, len(self.pieces), 1)), chunk_sizes(batch.count, 1, None))
+        loss = self.passes(batch, [Forward(0, self.place), Backward(0, self.place)], [batch.count])
         if batch.update:
-            self.finish(batch)
+            self.finish()
         return loss

@@ -8,7 +8,7 @@
                  which pass comes next is the schedule's to say (schedules.py: gpipe, 1f1b, interleaved);
                  gradients of all chunks add up to those of the batch; then every rank updates its own layers
 
-Cost per step: bytes as in model_parallel, sum over cuts of activations and their gradients, in `chunks` messages each.
+Cost per step: bytes as in model_parallel, sum_k (A_k + G_k) over the cuts, in as many messages each as there are chunks.
 The ranks wait for (p - 1) / (m + p - 1) of the step at best, with p stages and m chunks of equal cost: the bubble, in
 the record as `wait`. Held on a rank: its layers, and the activations of at most p - stage chunks (1f1b).
 Exact: chunks are weighted with their true sizes. BatchNorm sees one chunk at a time and is then not exact. Papers:
@@ -27,8 +27,8 @@ from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
 from .ranks import default_ranks
-from .schedules import SCHEDULES, plan
-from .stages import StagesWorker, chunk_sizes, cut_model
+from .schedules import SCHEDULES, plan, split_sizes
+from .stages import Balance, StagesWorker, cut_model
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pipeline(Strategy):
     split_size: int | None = None
     schedule: str = "1f1b"
     stages_per_rank: int | None = None
-    balance: str | tuple[int, ...] = "time"
+    balance: Balance = "time"
     transport: str = "auto"
 
     name = "pipeline"
@@ -55,7 +55,14 @@ class Pipeline(Strategy):
             raise BadInput(f'pipeline has no schedule "{self.schedule}"{did_you_mean(self.schedule, SCHEDULES)}')
         if (self.stages_per_rank or 1) > 1 and self.schedule != "interleaved":
             raise BadInput(
-                f"pipeline:{self.schedule} runs one stage a rank (stages_per_rank: {self.stages_per_rank}); use schedule=interleaved"
+                f"pipeline:schedule={self.schedule} runs one stage a rank (stages_per_rank: {self.stages_per_rank}); "
+                "use schedule=interleaved"
+            )
+        if self.stages_per_rank is not None and self.stages_per_rank < 1:
+            raise BadInput(f"pipeline:stages_per_rank must be at least 1 (found {self.stages_per_rank})")
+        if self.turns > 1 and self.ranks < 2:
+            raise BadInput(
+                f"pipeline:schedule=interleaved needs at least 2 ranks (found {self.ranks}); use schedule=1f1b"
             )
 
     @property
@@ -67,12 +74,28 @@ class Pipeline(Strategy):
     def stages(self) -> int:
         return self.ranks * self.turns
 
+    @property
+    def shards_batch(self) -> bool:  # type: ignore[override]
+        """Layers see a chunk at a time, unless there is one chunk alone."""
+        return self.split_size is not None or self.chunks > 1
+
+    def exactness(self, job: Job) -> tuple[bool, str | None]:
+        exact, reason = super().exactness(job)
+        if job.has_batchnorm and self.shards_batch:
+            return False, "BatchNorm sees one chunk of each batch at a time; with chunks=1 it sees the whole"
+        if exact and self.shards_batch and (job.has_dropout or job.settings.precision != "fp32"):
+            return False, "dropout draws and bf16 rounds for every chunk by itself"  # on one rank too
+        return exact, reason
+
     def check(self, job: Job) -> None:
-        if job.settings.sync_batchnorm and job.has_batchnorm:
-            raise refuse(self, "passes chunks one after the other, so sync_batchnorm cannot join them; use ddp or model_parallel")
+        if job.settings.sync_batchnorm and job.has_batchnorm and self.shards_batch:
+            raise refuse(
+                self, "passes chunks one after the other, so sync_batchnorm cannot join them; use model_parallel"
+            )
 
     def prepare(self, job: Job) -> Cut:
-        return cut_model(self, job, self.stages, self.balance)
+        option = "--ranks" if self.turns == 1 else "ranks x stages_per_rank ="
+        return cut_model(self, job, self.stages, self.balance, option)
 
     def feed(self, rank: Rank) -> Shard:
         last = (self.stages - 1) % self.ranks
@@ -92,9 +115,9 @@ class PipelineWorker(StagesWorker):
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
         ours = self.strategy
-        sizes = chunk_sizes(batch.count, ours.chunks, ours.split_size)
+        sizes = split_sizes(batch.count, None if ours.split_size else ours.chunks, ours.split_size)
         actions = plan(ours.schedule, self.place, ours.ranks, len(sizes), ours.turns)
         loss = self.passes(batch, actions, sizes)
         if batch.update:
-            self.finish(batch)
+            self.finish()
         return loss

@@ -129,7 +129,7 @@ class Server:
     def weights(self) -> None:
         if self.job.has_batchnorm:
             self.rank.gather(None)
-        self.office.hand_out()
+        self.office.hand_out(sum(self.applied), self.updater.learning_rate)
 
     def state(self) -> None:
         state = self.updater.state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,21 +16,23 @@ from ..job import Job
 from ..model import Cut, Stage, cut
 from ..world.rank import Rank
 from .base import Loss, Strategy
-from .links import Links, receive, send
+from .links import Links, Owed, accept, send
 from .parts import Updater, autocast
-from .schedules import Action, Forward, split_sizes
+from .schedules import Action, Forward
 
 EXAMPLE = 32  # samples the costs of layers are measured with
+Balance = tuple[int, ...] | str
 
 
-def cut_model(strategy: Strategy, job: Job, stages: int, balance: Any, option: str = "--ranks") -> Cut:
-    """Where to cut, worked out once on the caller's side."""
+def cut_model(strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks") -> Cut:
+    """Where to cut, worked out once on the caller's side; names of layers are written a+b."""
     input, _ = job.example(min(EXAMPLE, job.task.batch_size))
+    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
+    input = nest.each(input, lambda tensor: tensor.to(place))
     if job.task.augment is not None:
-        keys = torch.arange(nest.count(input), dtype=torch.int64)
-        input = job.task.augment(input, keys)
-    job.model.train()
-    return cut(job.model, stages, input, balance, strategy=strategy.name, option=option)
+        input = job.task.augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+    asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
+    return cut(job.model.train(), stages, input, asked, strategy=strategy.name, option=option)
 
 
 class StagesWorker:
@@ -41,65 +44,59 @@ class StagesWorker:
     def __init__(self, job: Job, rank: Rank, pieces: Cut, peers: Sequence[int]):
         self.job, self.rank, self.pieces, self.peers = job, rank, pieces, list(peers)
         self.place = self.peers.index(rank.index)
+        self.replicas = rank.ranks // len(self.peers)
         self.last = len(pieces) - 1
-        self.model = job.model.train()
-        mine = [number for number in range(len(pieces)) if number % len(self.peers) == self.place]
-        self.stages: dict[int, Stage] = {number: pieces.stage(number, self.model).to(rank.device) for number in mine}
+        mine = range(self.place, len(pieces), len(self.peers))
+        self.stages: dict[int, Stage] = {number: pieces.stage(number, job.model.train()) for number in mine}
+        _forget_the_rest(job.model, self.stages.values())
+        for stage in self.stages.values():
+            stage.to(rank.device)
         self.links = Links(rank.device, rank.clock)
         self._shared = self._shared_groups()
-        named = self._named_parameters()
+        self.named = self._named_parameters()
         # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
-        self.updater = Updater(job, named or [("", nn.Parameter(torch.zeros(0)))], self._norm)
+        stand_in = {"": nn.Parameter(torch.zeros(0, 0))}
+        self.updater = Updater(job, (self.named or stand_in).items(), self._norm)
 
     # ------------------------------------------------------------ one step
 
     def passes(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
         """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
-        inputs = self._split(batch.input, sizes) if 0 in self.stages else None
-        targets = self._split(batch.target, sizes) if self.last in self.stages else None
-        ends: dict[tuple[int, int], Tensor] = {}
+        inputs = _split(batch.input, sizes) if 0 in self.stages else []
+        targets = _split(batch.target, sizes) if self.last in self.stages else []
+        under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
         total: Tensor | None = None
         for action in actions:
             chunk, number = action
             if isinstance(action, Forward):
-                values = self._arriving(number, chunk, inputs)
+                arrived, owed = self._arriving(number, chunk, inputs)
                 self.rank.clock.enter("forward")
                 with autocast(self.job, self.rank.device):
-                    output = self.stages[number](*values)
-                    if number < self.last:
-                        ends[chunk, number] = self._leaving(number, chunk, output)
-                        continue
-                    assert targets is not None
-                    loss = self.job.task.loss(self.pieces.assemble(output), targets[chunk])
-                ends[chunk, number] = loss * (sizes[chunk] * self._share(batch) / batch.step.group_total)
-                part = loss.detach() * sizes[chunk]
-                total = part if total is None else total + part
+                    output = self.stages[number](*arrived)
+                    if number == self.last:
+                        end = self.job.task.loss(self.pieces.assemble(output), targets[chunk])
+                    else:
+                        end = send(output, self._peer(number + 1), self.links, self._tags(number + 1, chunk))
+                if number == self.last:
+                    part = end.detach() * sizes[chunk]
+                    total = part if total is None else total + part
+                    # a borrowed sample weighs nothing: an empty shard runs along without changing anything
+                    end = end * (sizes[chunk] * bool(batch.count) / batch.step.group_total)
+                under_way[action] = owed, end
             else:
                 self.rank.clock.enter("backward")
-                ends.pop((chunk, number)).backward()
+                owed, end = under_way.pop(Forward(chunk, number))
+                if end.requires_grad or number == self.last:  # frozen layers have nothing to wait for
+                    end.backward()
+                if owed is not None:
+                    owed.settle()
         self.links.drain()
         return None if total is None else Loss(total / sum(sizes), batch.count)
 
-    def _share(self, batch: Batch) -> float:
-        """0 for a borrowed sample, else 1: an empty shard runs along without changing anything."""
-        return 1.0 if batch.count else 0.0
-
-    def _split(self, value: Any, sizes: Sequence[int]) -> list[Any]:
-        pieces = []
-        start = 0
-        for size in sizes:
-            pieces.append(nest.each(value, lambda tensor, a=start, b=start + size: tensor[a:b]))  # type: ignore[misc]
-            start += size
-        return pieces
-
-    def _arriving(self, number: int, chunk: int, inputs: list[Any] | None) -> tuple[Tensor, ...]:
+    def _arriving(self, number: int, chunk: int, inputs: list[Any]) -> tuple[tuple[Tensor, ...], Owed | None]:
         if number == 0:
-            assert inputs is not None
-            return self.pieces.flatten(inputs[chunk])
-        return receive(self._peer(number - 1), self.links, self._tags(number, chunk))
-
-    def _leaving(self, number: int, chunk: int, output: tuple[Tensor, ...]) -> Tensor:
-        return send(output, self._peer(number + 1), self.links, self._tags(number + 1, chunk))
+            return self.pieces.flatten(inputs[chunk]), None
+        return accept(self._peer(number - 1), self.links, self._tags(number, chunk))
 
     def _peer(self, number: int) -> int:
         return self.peers[number % len(self.peers)]
@@ -109,60 +106,68 @@ class StagesWorker:
         base = 2 * (chunk * len(self.pieces) + number)
         return base, base + 1
 
-    def finish(self, batch: Batch) -> None:
+    def finish(self) -> None:
         """Sum what several stages share, then update."""
         for name, group in self._shared:
-            parameter = self._by_name[name]
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            parameter = self.named[name]
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = gradient.to_dense() if gradient.is_sparse else gradient
             self.rank.all_reduce(parameter.grad, group)
         self.rank.clock.enter("update")
         self.updater.update()
 
     # ------------------------------------------------------------ parameters by their names in the whole model
 
-    def _named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+    def _named_parameters(self) -> dict[str, nn.Parameter]:
+        """The trained parameters of this rank's stages, in the order of the model."""
         found: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
             for local, parameter in stage.named_parameters():
                 if parameter.requires_grad:
                     found.setdefault(stage.names[local], parameter)
-        self._by_name = found
-        return list(found.items())
+        return {name: found[name] for name in self.pieces.holders if name in found}
 
     def _shared_groups(self) -> list[tuple[str, dist.ProcessGroup]]:
         """A group for each tied weight that lives on several processes; everyone helps to make every group."""
-        replicas = self.rank.ranks // len(self.peers)
         groups = []
         for name, holders in sorted(self.pieces.shared.items()):
             places = sorted({holder % len(self.peers) for holder in holders})
             if len(places) < 2:
                 continue
-            for replica in range(replicas):
-                members = [self._process(replica, place) for place in places]
+            for replica in range(self.replicas):
+                members = [self.process(replica, place) for place in places]
                 group = dist.new_group(members)
                 if self.rank.index in members:
                     groups.append((name, group))
         return groups
 
-    def _process(self, replica: int, place: int) -> int:
+    def process(self, replica: int, place: int) -> int:
         return replica * len(self.peers) + place
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm of the whole model's gradient; a tied weight counts once, on its first holder."""
+        """The norm of the whole model's gradient; a tied weight counts once, on its first holder.
+
+        After the sum over replicas they all have the same gradients, so the squares of all are `replicas` times those.
+        """
         square = torch.zeros((), dtype=torch.float64)
-        for name, parameter in self._by_name.items():
+        for name, parameter in self.named.items():
             holders = self.pieces.shared.get(name)
             if parameter.grad is not None and (holders is None or holders[0] in self.stages):
-                square += parameter.grad.double().pow(2).sum().cpu()
+                gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+                square += gradient.double().pow(2).sum().cpu()
         self.rank.all_reduce(square)
-        return (square / (self.rank.ranks // len(self.peers))).sqrt()
+        return (square / self.replicas).sqrt()
 
     # ------------------------------------------------------------ the whole model again
 
+    @property
+    def _speaks(self) -> bool:
+        """The processes of the first replica speak for all."""
+        return self.rank.index < len(self.peers)
+
     def weights(self) -> dict[str, Tensor] | None:
         mine = {}
-        if self.rank.index in self.peers_of_first():
+        if self._speaks:
             for number, stage in self.stages.items():
                 mine[number] = {key: value.detach().to("cpu", copy=True) for key, value in stage.state_dict().items()}
         everyone = self.rank.gather(mine)
@@ -172,25 +177,12 @@ class StagesWorker:
         merged = self.pieces.merge([by_stage[number] for number in range(len(self.pieces))])
         return {name: value.clone() for name, value in merged.items()}
 
-    def peers_of_first(self) -> list[int]:
-        """The processes of the first replica, which speak for all."""
-        return list(range(len(self.peers)))
-
     def state(self) -> dict[str, Any] | None:
-        everyone = self.rank.gather(self.updater.state() if self.rank.index in self.peers_of_first() else None)
+        everyone = self.rank.gather(self.updater.state() if self._speaks else None)
         if everyone is None:
             return None
         parts = [part for part in everyone if part is not None]
-        groups: list[dict[str, Any]] = []
-        for part in parts:
-            for number, group in enumerate(part["optimizer"]["groups"]):
-                names = [name for name in group["names"] if name]
-                if number == len(groups):
-                    groups.append({**group, "names": names})
-                else:
-                    groups[number]["names"] += [name for name in names if name not in groups[number]["names"]]
-        state = {name: values for part in parts for name, values in part["optimizer"]["state"].items() if name}
-        return {**parts[0], "optimizer": {"state": state, "groups": groups}}
+        return {**parts[0], "optimizer": _joined([part["optimizer"] for part in parts])}
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         for stage in self.stages.values():
@@ -212,6 +204,31 @@ class StagesWorker:
         self.links.drain()
 
 
-def chunk_sizes(samples: int, chunks: int | None, split_size: int | None) -> list[int]:
-    """The chunks of one batch; a borrowed sample is one chunk."""
-    return split_sizes(max(samples, 1), None if split_size else chunks, split_size)
+def _split(value: Any, sizes: Sequence[int]) -> list[Any]:
+    """The chunks of a nest of tensors."""
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(nest.each(value, lambda tensor, a=start, b=start + size: tensor[a:b]))  # type: ignore[misc]
+        start += size
+    return pieces
+
+
+def _forget_the_rest(model: nn.Module, stages: Any) -> None:
+    """Keep the memory of this rank's own layers alone; the others keep their shapes and lose their contents."""
+    own = {id(tensor) for stage in stages for tensor in chain(stage.parameters(), stage.buffers())}
+    for tensor in chain(model.parameters(), model.buffers()):
+        if id(tensor) not in own and tensor.layout == torch.strided:
+            tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One optimizer's state out of those of the stages: groups of equal options belong together."""
+    groups: dict[str, dict[str, Any]] = {}
+    state = {}
+    for part in parts:
+        state.update({name: values for name, values in part["state"].items() if name})
+        for group in part["groups"]:
+            options = {key: value for key, value in group.items() if key != "names"}
+            whole = groups.setdefault(repr(options), {**options, "names": []})
+            whole["names"] += [name for name in group["names"] if name and name not in whole["names"]]
+    return {"state": state, "groups": list(groups.values())}

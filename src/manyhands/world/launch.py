@@ -419,7 +419,8 @@ def _enter(scene: Scene, index: int) -> None:
 def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
     """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
     if isinstance(problem, RankFailed) and problem.rank is not None:
-        if problem.rank != index:  # what one rank says of another: that one, or its end, knows better
+        another = problem.rank != index and board is not None and problem.rank < board.processes
+        if another:  # what one rank says of another: that one, or its end, knows better (not so of its own replicas)
             problem.kind = "consequence"
         return problem
     beat = board.beat(index) if board else None

@@ -3,47 +3,52 @@
     import manyhands.world.shm
     torch.distributed.init_process_group("manyhands_shm")        # then DDP, FSDP, DTensor, send and recv as always
 
-It needs nothing else of this package. The work is done in four places, each with its picture and its costs:
+It needs nothing else of this package. The work is done in these places, each with its picture and its costs:
 
-    shm_memory.py        the memory the ranks share, without a name, gone with the last process
+    shm_memory.py        the memory the ranks share: without a name, gone with the last process
     shm_collectives.py   all_reduce and the others, as stages in which every rank writes its slot and reads the others'
     shm_channels.py      send and recv, through a ring of bytes for each pair of ranks
     shm_engine.py        who moves an operation forward: the caller, or a thread while the caller computes
+    shm_tensors.py       flat views of what torch hands over, and the checks
 
-and this file gives them torch's names. What it carries: CPU tensors of any dtype, size and layout (sparse ones in
-all_reduce), every collective and its coalesced form, messages with tags, several groups at once. A call that waits for
-its result does everything itself; one with `async_op=True` tries that for a moment and leaves the rest to the thread.
+and this file gives them torch's names. It carries CPU tensors of any dtype, size and stride (sparse ones in all_reduce),
+every collective and its coalesced forms, messages with tags, and several groups at once. A call that waits for its result
+does everything itself; one with `async_op=True` tries that for a moment and leaves the rest to the group's thread.
 
+The group counts what it does in `meter` (see shm_engine.Meter); `waited_seconds` and `moved_bytes` are its two main figures.
 torch.distributed has no authentication and neither has this: any process of the same user can open the memory.
 """
+
+# torch's stubs give these methods overloads (a bare tensor, a timeout) that torch itself never calls on a Python group.
+# mypy: disable-error-code="override, assignment"
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store
 
 from manyhands.errors import BadInput
 from manyhands.world.shm_channels import Channels
-from manyhands.world.shm_collectives import AVG, SUM, Collectives, combine
-from manyhands.world.shm_engine import ANYONE, Engine, Meter, Steps, Work
+from manyhands.world.shm_collectives import AVG, Collectives
+from manyhands.world.shm_engine import ANYONE, Engine, Steps, Work
 from manyhands.world.shm_memory import Layout, Memory
+from manyhands.world.shm_tensors import check_list, check_whole, flatten, in_turn, reduction, returning, split_rows
 
 NAME = "manyhands_shm"
-
 COLLECTIVE = "collective"  # the lane of all collectives: they keep their order
 
-WAIT_SECONDS = 1e-3  # how long a call that waits for its result tries to be the only thing under way
+WAIT_SECONDS = 1e-3  # how long a call that waits for its result tries before others under way get a look-in
 ATTEMPT_SECONDS = 200e-6  # how long an asynchronous collective tries to end in the call itself
-ATTEMPT_BYTES = 1 << 20  # larger ones are left to the background thread at once
-RINGS_BYTES = 256 << 20  # for all rings together; only what is used is ever taken from the machine
+ATTEMPT_BYTES = 1 << 20  # larger ones are left to the thread at once
+RINGS_BYTES = 256 << 20  # for all rings together; only pages that are used are taken from the machine
 
 
 @dataclass(frozen=True)
@@ -54,40 +59,50 @@ class Options:
     ring_bytes: int | None = None  # None: 256 MiB over all pairs, at most 4 MiB and at least 64 KiB each
 
     def layout(self, ranks: int) -> Layout:
-        ring = self.ring_bytes or min(4 << 20, max(64 << 10, RINGS_BYTES // ranks**2 // 4096 * 4096))
-        if self.slot_bytes % 4096 or ring % 4096 or self.slot_bytes < 4096 or self.slot_bytes < 256 * ranks:
+        ring_bytes = self.ring_bytes or min(4 << 20, max(64 << 10, RINGS_BYTES // ranks**2 // 4096 * 4096))
+        if self.slot_bytes % 4096 or ring_bytes % 4096 or self.slot_bytes < max(4096, 256 * ranks) or ring_bytes <= 0:
             raise BadInput(
-                f"sizes must be multiples of 4096, and a slot at least 256 bytes a rank (slot_bytes: {self.slot_bytes}, "
-                f"ring_bytes: {ring}, ranks: {ranks})"
+                f"slot_bytes and ring_bytes must be multiples of 4096, a slot at least 256 bytes for each rank "
+                f"(slot_bytes: {self.slot_bytes}, ring_bytes: {ring_bytes}, ranks: {ranks})"
             )
-        return Layout(ranks, self.slot_bytes, ring)
+        return Layout(ranks, self.slot_bytes, ring_bytes)
 
 
 class SharedMemoryGroup(dist.ProcessGroup):
-    """What torch.distributed calls; every operation becomes a generator handed to the engine."""
+    """What torch.distributed calls; every operation becomes a generator that the engine moves forward."""
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         timeout: timedelta,
         options: Options | None = None,
         global_ranks: Sequence[int] = (),
     ):
-        super().__init__(rank, size)
-        self._group_name = self._group_desc = ""
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch has this form, its stubs do not
         self._rank, self._size = rank, size
         self._global_ranks = list(global_ranks) or list(range(size))
-        self._memory: Memory | None = Memory(store, rank, (options or Options()).layout(size))
+        self._group_name = self._group_desc = ""
+        self._memory = Memory(store, rank, (options or Options()).layout(size))
         self._engine = Engine(self, timeout.total_seconds(), crowded=_crowded(size))
-        self.meter: Meter = self._engine.meter
+        self.meter = self._engine.meter
         self._collectives = Collectives(self._memory, self.meter, self.title)
         self._channels = Channels(self._memory, self.meter, self.title)
         self._coalescing: list[Work] | None = None
         self._count = 0
 
-    # -- who and where -----------------------------------------------------------------------------------------------
+    @property
+    def waited_seconds(self) -> float:
+        """Spent by callers on ranks that had not come yet."""
+        return self.meter.waited_seconds
+
+    @property
+    def moved_bytes(self) -> int:
+        """Payload this rank handed over."""
+        return self.meter.moved_bytes
+
+    # -- who is who --------------------------------------------------------------------------------------------------
 
     def rank(self) -> int:
         return self._rank
@@ -100,7 +115,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     getBackendName = _get_backend_name = name
 
-    # torch's C++ keeps the next two with the backends registered under a group, of which this one has none.
+    # torch's C++ keeps names with the backends registered under a group; this group is its own backend.
     def _set_group_name(self, name: str) -> None:
         self._group_name = name
 
@@ -141,7 +156,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def _start(self, name: str, steps: Steps, outputs: list[Tensor], opts: Any, nbytes: int) -> Work:
         self._count += 1
         waits = not getattr(opts, "asyncOp", True)
-        work = Work(self._engine, COLLECTIVE, f"did not reach {name} #{self._count}", steps, outputs, background=not waits)
+        lack = f"did not reach {name} #{self._count}"
+        work = Work(self._engine, COLLECTIVE, lack, steps, outputs, background=not waits)
         attempt = WAIT_SECONDS if waits else ATTEMPT_SECONDS if nbytes <= ATTEMPT_BYTES else None
         return self._submit(work, attempt)
 
@@ -157,29 +173,27 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         [tensor] = tensors
-        operation = _operation(opts, tensor.dtype)
+        operation = reduction(opts, tensor.dtype)
         if tensor.is_sparse:
-            return self._start("all_reduce", self._sparse_all_reduce(tensor, operation), tensors, opts, tensor._nnz())
-        [flat], strided = _flats(tensors)
+            return self._start("all_reduce", self._sparse_all_reduce(tensor, operation), tensors, opts, 0)
+        [flat], strided = flatten(tensors)
         steps = self._collectives.all_reduce(flat, operation)
-        return self._start("all_reduce", _returning(steps, strided), tensors, opts, flat.nbytes)
+        return self._start("all_reduce", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        operations = [_operation(opts, tensor.dtype) for tensor in tensors]
-        flats, strided = _flats(tensors)
+        operations = [reduction(opts, tensor.dtype) for tensor in tensors]
+        flats, strided = flatten(tensors)
         steps = self._all_reduce_each(flats, operations)
-        return self._start("all_reduce", _returning(steps, strided), tensors, opts, sum(flat.nbytes for flat in flats))
+        return self._start("all_reduce", returning(steps, strided), tensors, opts, sum(flat.nbytes for flat in flats))
 
     def _all_reduce_each(self, flats: list[Tensor], operations: list[int]) -> Steps:
-        """As one where they fit into a slot together, else one after the other."""
-        joinable = len({flat.dtype for flat in flats}) == 1 and sum(flat.nbytes for flat in flats) <= ATTEMPT_BYTES
-        if not joinable:
-            for flat, operation in zip(flats, operations, strict=True):
-                yield from self._collectives.all_reduce(flat, operation)
+        """As one where that is cheap, else one after the other."""
+        if len({flat.dtype for flat in flats}) > 1 or sum(flat.nbytes for flat in flats) > ATTEMPT_BYTES:
+            yield from in_turn(map(self._collectives.all_reduce, flats, operations))
             return
         joined = torch.cat(flats)
         yield from self._collectives.all_reduce(joined, operations[0])
-        for flat, part in zip(flats, joined.split([flat.numel() for flat in flats]), strict=True):
+        for flat, part in zip(flats, torch.split(joined, [flat.numel() for flat in flats]), strict=True):
             flat.copy_(part)
 
     def _sparse_all_reduce(self, tensor: Tensor, operation: int) -> Steps:
@@ -195,101 +209,94 @@ class SharedMemoryGroup(dist.ProcessGroup):
         total = torch.zeros_like(mine)
         for indices, values in zip(*gathered, strict=True):
             total = total + torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
-        with torch.no_grad():  # a detached sparse tensor cannot take another number of entries
+        with torch.no_grad():  # not detached: a detached sparse tensor cannot take another number of entries
             tensor.copy_((total / self._size if operation == AVG else total).coalesce())
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
-        [flat], strided = _flats(tensors)
-        steps = self._collectives.all_reduce(flat, _operation(opts, flat.dtype), opts.rootRank)
-        return self._start("reduce", _returning(steps, strided), tensors, opts, flat.nbytes)
+        [flat], strided = flatten(tensors)
+        steps = self._collectives.all_reduce(flat, reduction(opts, flat.dtype), opts.rootRank)
+        return self._start("reduce", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
-        [flat], strided = _flats(tensors)
+        [flat], strided = flatten(tensors)
         steps = self._collectives.broadcast(flat, opts.rootRank)
-        return self._start("broadcast", _returning(steps, strided), tensors, opts, flat.nbytes)
+        return self._start("broadcast", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
-        [outputs], ([flat], _) = output_lists, _flats(inputs)
-        outs, strided = _flats(outputs)
-        self._check("all_gather", outs, flat, each=False)
+        [outputs], ([flat], _) = output_lists, flatten(inputs)
+        outs, strided = flatten(outputs)
+        check_list("all_gather", outs, flat, self._size, alike=[self._rank])
         steps = self._collectives.all_gather(outs, flat)
-        return self._start("all_gather", _returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
+        return self._start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        outs, strided = _flats(outputs)
-        flats, _ = _flats(inputs)
+        (outs, strided), (flats, _) = flatten(outputs), flatten(inputs)
         for out, flat in zip(outs, flats, strict=True):
-            self._check_whole("all_gather", out, flat)
-        steps = _in_turn(map(self._collectives.all_gather_flat, outs, flats))
-        return self._start("all_gather", _returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
+            check_whole("all_gather", out, flat, self._size)
+        steps = in_turn(map(self._collectives.all_gather_flat, outs, flats))
+        return self._start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
         """torch's oldest form: output_lists[rank][i] becomes that rank's inputs[i]."""
-        flats, _ = _flats(inputs)
-        gathers, strided = [], []
-        for outputs, flat in zip(zip(*output_lists, strict=True), flats, strict=True):
-            outs, odd = _flats(outputs)
-            self._check("all_gather", outs, flat, each=True)
-            gathers.append(self._collectives.all_gather(outs, flat))
-            strided += odd
-        nbytes = self._size * sum(flat.nbytes for flat in flats)
-        return self._start("all_gather", _returning(_in_turn(gathers), strided), [], opts, nbytes)
+        works = [
+            self.allgather([list(outputs)], [tensor], opts)
+            for outputs, tensor in zip(zip(*output_lists, strict=True), inputs, strict=True)
+        ]
+        return self._together(works)
 
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
-        [flat], _ = _flats(inputs)
-        outs, strided = _flats(output_lists[0] if output_lists else [])
+        [flat], _ = flatten(inputs)
+        outs, strided = flatten(output_lists[0] if output_lists else [])
         if self._rank == opts.rootRank:
-            self._check("gather", outs, flat, each=True)
+            check_list("gather", outs, flat, self._size, alike=range(self._size))
         steps = self._collectives.gather(outs, flat, opts.rootRank)
-        return self._start("gather", _returning(steps, strided), inputs, opts, self._size * flat.nbytes)
+        return self._start("gather", returning(steps, strided), inputs, opts, self._size * flat.nbytes)
 
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Work:
-        [out], strided = _flats(outputs)
-        parts, _ = _flats(input_lists[0] if input_lists else [])
+        [out], strided = flatten(outputs)
+        parts, _ = flatten(input_lists[0] if input_lists else [])
         if self._rank == opts.rootRank:
-            self._check("scatter", parts, out, each=True)
+            check_list("scatter", parts, out, self._size, alike=range(self._size))
         steps = self._collectives.scatter(out, parts, opts.rootRank)
-        return self._start("scatter", _returning(steps, strided), outputs, opts, self._size * out.nbytes)
+        return self._start("scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
 
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:
-        [out], strided = _flats(outputs)
-        parts, _ = _flats(input_lists[0])
-        self._check("reduce_scatter", parts, out, each=False)
-        steps = self._collectives.reduce_scatter(out, parts, _operation(opts, out.dtype))
-        return self._start("reduce_scatter", _returning(steps, strided), outputs, opts, self._size * out.nbytes)
+        ([out], strided), (parts, _) = flatten(outputs), flatten(input_lists[0])
+        check_list("reduce_scatter", parts, out, self._size, alike=[self._rank])
+        steps = self._collectives.reduce_scatter(out, parts, reduction(opts, out.dtype))
+        return self._start("reduce_scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        outs, strided = _flats(outputs)
-        flats, _ = _flats(inputs)
-        steps = []
+        (outs, strided), (flats, _) = flatten(outputs), flatten(inputs)
         for out, flat in zip(outs, flats, strict=True):
-            self._check_whole("reduce_scatter", flat, out)
-            steps.append(self._collectives.reduce_scatter(out, list(flat.tensor_split(self._size)), _operation(opts, out.dtype)))
+            check_whole("reduce_scatter", flat, out, self._size)
+        operations = [reduction(opts, out.dtype) for out in outs]
+        steps = in_turn(map(self._collectives.reduce_scatter_flat, outs, flats, operations))
         nbytes = sum(flat.nbytes for flat in flats)
-        return self._start("reduce_scatter", _returning(_in_turn(steps), strided), outputs, opts, nbytes)
+        return self._start("reduce_scatter", returning(steps, strided), outputs, opts, nbytes)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        outs, strided = _flats(outputs)
-        parts, _ = _flats(inputs)
-        self._check("all_to_all", parts, outs[0], each=None)
-        self._check("all_to_all", outs, parts[0], each=None)
+        (outs, strided), (parts, _) = flatten(outputs), flatten(inputs)
+        own = parts[self._rank] if len(parts) == self._size else parts[0]
+        check_list("all_to_all", parts, own, self._size, alike=[])
+        check_list("all_to_all", outs, own, self._size, alike=[self._rank])
         steps = self._collectives.all_to_all(outs, parts)
-        return self._start("all_to_all", _returning(steps, strided), outputs, opts, sum(part.nbytes for part in parts))
+        return self._start("all_to_all", returning(steps, strided), outputs, opts, sum(part.nbytes for part in parts))
 
     def all_to_all_single(
-        self, output: Tensor, input: Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
+        self, output: Tensor, input: Tensor, output_rows: Sequence[int], input_rows: Sequence[int], opts: Any = None
     ) -> Work:
-        ([out], strided), ([flat], _) = _flats([output]), _flats([input])
-        outs = out.split(self._rows("output", output, output_sizes))
-        parts = flat.split(self._rows("input", input, input_sizes))
-        steps = self._collectives.all_to_all(list(outs), list(parts))
-        return self._start("all_to_all", _returning(steps, strided), [output], opts, flat.nbytes)
+        ([out], strided), ([flat], _) = flatten([output]), flatten([input])
+        outs = split_rows("output", output, out, output_rows, self._size)
+        parts = split_rows("input", input, flat, input_rows, self._size)
+        steps = self._collectives.all_to_all(outs, parts)
+        return self._start("all_to_all", returning(steps, strided), [output], opts, flat.nbytes)
 
     # torch's older names for the same
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
@@ -299,8 +306,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], target: int, tag: int = 0) -> Work:
-        [flat], _ = _flats(tensors)
-        steps = self._channels.send(target, tag, flat.view(torch.uint8))
+        [flat], _ = flatten(tensors)
+        steps = self._channels.send(target, tag, flat)
         lack = f"did not take a message of {flat.nbytes} bytes (send, tag {tag})"
         return self._submit(Work(self._engine, ("send", target), lack, steps, tensors, background=True), 0.0)
 
@@ -311,29 +318,44 @@ class SharedMemoryGroup(dist.ProcessGroup):
         return self._receive(tensors, ANYONE, tag)
 
     def _receive(self, tensors: list[Tensor], source: int, tag: int) -> Work:
-        [flat], strided = _flats(tensors)
-        data = flat.view(torch.uint8)
+        [flat], strided = flatten(tensors)
         if source == ANYONE:
-            steps = self._channels.receive_from_anyone(tag, data, lambda rank: setattr(work, "source", rank))
+            steps = self._channels.receive_from_anyone(tag, flat, lambda rank: setattr(work, "source", rank))
         else:
-            steps = self._channels.receive(source, tag, data)
+            steps = self._channels.receive(source, tag, flat)
         lack = f"sent no message of {flat.nbytes} bytes (recv, tag {tag})"
-        # What the sender can put into the ring waits there; the thread is needed only where it cannot.
-        coming = sum(work.outputs[0].nbytes for work in self._engine.under_way("recv")) + flat.nbytes
-        background = coming > self._memory.layout.ring_bytes // 2
-        work = Work(self._engine, ("recv", source, tag), lack, _returning(steps, strided), tensors, background)
+        work = Work(self._engine, ("recv", source, tag), lack, returning(steps, strided), tensors, background=False)
         work.source = source
-        return self._submit(work, 0.0)
+        self._submit(work, 0.0)
+        if not work.done:
+            # Messages wait in the ring; the thread is needed only if the sender could not put all of them there.
+            coming = sum(other.outputs[0].nbytes for other in self._engine.under_way("recv"))
+            if coming > self._memory.layout.ring_bytes // 2:
+                self._engine.hand_over(work)
+        return work
 
-    # -- the group's life --------------------------------------------------------------------------------------------
+    # -- together, and the end ---------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = []
 
     def _end_coalescing(self, device: torch.device) -> Work:
         works, self._coalescing = self._coalescing or [], None
-        lack = "did not take part in a coalesced operation"
-        return self._submit(Work(self._engine, ("coalesced", id(works)), lack, _together(works), [], True), 0.0)
+        return self._together(works)
+
+    def _together(self, works: list[Work]) -> Work:
+        """One handle for several."""
+
+        def steps() -> Steps:
+            for work in works:
+                while not work.done:
+                    yield work.awaited
+                if work.error is not None:
+                    raise work.error
+
+        outputs = [output for work in works for output in work.outputs]
+        lack = "did not take part in coalesced operations"
+        return self._engine.submit(Work(self._engine, ("together", id(works)), lack, steps(), outputs, True), 0.0)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._engine.timeout = timeout.total_seconds()
@@ -342,114 +364,24 @@ class SharedMemoryGroup(dist.ProcessGroup):
         if not self._engine.closed:
             self._memory.leave()
             self._engine.close()
+            # Whatever still refers to the memory keeps it mapped; torch lets nobody call a destroyed group.
             del self._memory, self._collectives, self._channels
 
     abort = shutdown
 
-    # -- what torch's C++ would have checked -------------------------------------------------------------------------
-
-    def _check(self, name: str, tensors: list[Tensor], like: Tensor, each: bool | None) -> None:
-        """One tensor a rank, of one dtype; as large as `like`: each (True), this rank's (False), none (None)."""
-        compared = {True: tensors, False: tensors[self._rank : self._rank + 1], None: []}[each]
-        sizes = {tensor.numel() for tensor in compared} - {like.numel()}
-        dtypes = {tensor.dtype for tensor in tensors} - {like.dtype}
-        if len(tensors) != self._size or sizes or dtypes:
-            raise BadInput(
-                f"{name} needs a list of {self._size} tensors (one a rank) of {like.dtype} with {like.numel()} elements; "
-                f"found {len(tensors)} of {', '.join(sorted({str(t.dtype) for t in tensors})) or 'nothing'} with "
-                f"{[tensor.numel() for tensor in tensors]} elements"
-            )
-
-    def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
-        if whole.numel() != self._size * part.numel() or whole.dtype != part.dtype:
-            raise BadInput(
-                f"{name} over {self._size} ranks needs {self._size} x {part.numel()} elements of {part.dtype} on its long "
-                f"side; found {whole.numel()} of {whole.dtype}"
-            )
-
-    def _rows(self, side: str, tensor: Tensor, sizes: Sequence[int]) -> list[int]:
-        """Elements for each rank, from rows for each rank (none given: equal shares)."""
-        rows = tensor.shape[0] if tensor.dim() else 0
-        sizes = list(sizes) or [rows // self._size] * self._size
-        if len(sizes) != self._size or sum(sizes) != rows:
-            raise BadInput(f"all_to_all cannot split {rows} rows of its {side} over {self._size} ranks as {sizes}")
-        return [size * (tensor.numel() // rows if rows else 0) for size in sizes]
-
-
-def _flats(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """One-dimensional views of the tensors; of those that have none, copies, paired with their tensors."""
-    flats, strided = [], []
-    for tensor in tensors:
-        if not tensor.is_cpu or tensor.layout != torch.strided:
-            raise BadInput(f"{NAME} carries dense CPU tensors; found one on {tensor.device} with {tensor.layout}")
-        tensor = tensor.detach()  # communication is not recorded by autograd
-        if not tensor.is_contiguous():
-            strided.append((tensor, tensor.contiguous().view(-1)))
-            flats.append(strided[-1][1])
-        else:
-            flats.append(tensor if tensor.dim() == 1 else tensor.view(-1))
-    return flats, strided
-
-
-def _returning(steps: Steps, strided: list[tuple[Tensor, Tensor]]) -> Steps:
-    """The steps, then what came back into the tensors that had to be copied to be flat."""
-    return _then_copy(steps, strided) if strided else steps
-
-
-def _then_copy(steps: Steps, strided: list[tuple[Tensor, Tensor]]) -> Steps:
-    yield from steps
-    for tensor, flat in strided:
-        tensor.copy_(flat.view(tensor.shape))
-
-
-def _in_turn(several: Iterable[Steps]) -> Steps:
-    for steps in several:
-        yield from steps
-
-
-def _together(works: list[Work]) -> Steps:
-    for work in works:
-        while not work.done:
-            yield work.awaited
-        if work.error is not None:
-            raise work.error
-
-
-def _operation(opts: Any, dtype: torch.dtype) -> int:
-    operation = SUM if opts is None else int(opts.reduceOp.op)
-    if problem := _problem(operation, dtype):
-        raise BadInput(problem)
-    return operation
-
-
-@cache
-def _problem(operation: int, dtype: torch.dtype) -> str | None:
-    """Why these cannot be reduced, found by trying."""
-    name = dist.ReduceOp.RedOpType(operation).name
-    try:
-        combine(operation, [torch.ones(1, dtype=dtype)] * 2, torch.ones(1, dtype=dtype))
-    except (RuntimeError, KeyError) as error:
-        return f"{NAME} cannot reduce {dtype} with {name} ({str(error).splitlines()[0]})"
-    return None
-
 
 def _crowded(ranks: int) -> bool:
-    """Whether there are more ranks than cores, so that spinning would keep others from running."""
+    """Whether there are more ranks than cores, so that one who spins keeps another from running."""
     if dist.is_initialized():
         ranks = max(ranks, dist.get_world_size())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return ranks > cores
 
 
-def _create(made_by_torch: Any, options: Options | None) -> SharedMemoryGroup:
-    return SharedMemoryGroup(
-        made_by_torch.store,
-        made_by_torch.group_rank,
-        made_by_torch.group_size,
-        made_by_torch.timeout,
-        options,
-        made_by_torch.global_ranks_in_group,
-    )
+def _create(group: Any, options: Options | None) -> SharedMemoryGroup:
+    """Called by torch, which describes the group it wants."""
+    ranks = group.global_ranks_in_group
+    return SharedMemoryGroup(group.store, group.group_rank, group.group_size, group.timeout, options, ranks)
 
 
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

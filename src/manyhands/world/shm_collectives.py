@@ -38,7 +38,17 @@ from manyhands.world.shm_memory import Memory, fence
 SMALL_BYTES = 64 << 10  # up to this size everybody sums everything: one stage instead of two
 CACHED_VIEWS = 1024
 
-NAMES = ("barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "gather", "broadcast", "scatter", "all_to_all")
+NAMES = (
+    "barrier",
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "gather",
+    "broadcast",
+    "scatter",
+    "all_to_all",
+)
 _CODE = {name: code << 16 for code, name in enumerate(NAMES)}
 _ALL_DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _DTYPE = {dtype: code for code, dtype in enumerate(sorted(_ALL_DTYPES, key=str))}
@@ -86,7 +96,8 @@ class Collectives:
         self._words = memory.words
         self._mine = [layout.arrival(self.rank, parity) for parity in (0, 1)]
         self._others = [
-            [(rank, layout.arrival(rank, parity)) for rank in range(self.size) if rank != self.rank] for parity in (0, 1)
+            [(rank, layout.arrival(rank, parity)) for rank in range(self.size) if rank != self.rank]
+            for parity in (0, 1)
         ]
         self._stage = self._parity = self._word = 0
         self._met = True  # whether all are known to have arrived at this stage
@@ -261,6 +272,18 @@ class Collectives:
                 mine = list(self._slots(dtype, me * most, count))
                 mine[me] = pieces[me]
                 combine(operation, mine, out[low : low + count])
+
+    def reduce_scatter_flat(self, out: Tensor, data: Tensor, operation: int) -> Steps:
+        """The same with the parts one after the other in one tensor, which goes into the slot as a whole if it fits."""
+        count, dtype = out.numel(), out.dtype
+        if not 0 < count * self.size <= self._capacity(dtype):
+            yield from self.reduce_scatter(out, list(data.split(count)) if count else [data] * self.size, operation)
+            return
+        yield from self._enter(self._mark("reduce_scatter", dtype, operation, count))  # laid out in another way
+        self._slots(dtype, 0, data.numel())[self.rank].copy_(data)
+        self._arrive(data.nbytes - out.nbytes)
+        yield from self._all()
+        combine(operation, self._slots(dtype, self.rank * count, count), out)
 
     def all_gather(self, outs: list[Tensor], data: Tensor) -> Steps:
         """outs[r] becomes rank r's data; sizes may differ as long as all ranks name the same ones."""

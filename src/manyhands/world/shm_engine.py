@@ -120,11 +120,10 @@ class Work(dist.Work):
                 else:
                     # Only an error raised by a callback reaches C++ (torch's DDP) as an error.
                     self._promise, self._future = self._future, self._future.then(self._deliver)
-            self.background = True
         if self.done:
             self.announce()
         else:
-            self.engine.ring()
+            self.engine.hand_over(self)
         return self._future
 
     def announce(self) -> None:
@@ -180,7 +179,8 @@ class Engine:
     def _run_alone(self, work: Work, attempt_seconds: float) -> None:
         turns, until = 0, 0.0
         try:
-            for work.awaited in work.steps:
+            for awaited in work.steps:
+                work.awaited = awaited
                 turns += 1
                 if turns == 1:
                     until = perf_counter() + attempt_seconds
@@ -235,6 +235,11 @@ class Engine:
                 self._callers -= 1
             if self.lanes:
                 self.ring()
+
+    def hand_over(self, work: Work) -> None:
+        """Let the work go on without its caller."""
+        work.background = True
+        self.ring()
 
     def ring(self) -> None:
         """Wake the background thread if something has to go on without its caller."""
@@ -293,7 +298,9 @@ class Engine:
                 if waited < timeout:
                     continue
                 who = " and ".join(self.peers.title(rank) for rank in missing)
-                raise RankFailed(f"{who} {work.lack} within {timeout:g} s", rank=next(iter(missing), None), kind="stalled")
+                raise RankFailed(
+                    f"{who} {work.lack} within {timeout:g} s", rank=next(iter(missing), None), kind="stalled"
+                )
             # It may have done its part just before it went.
             progress = self.meter.progress
             self.advance()
