@@ -10,6 +10,7 @@ import pytest
 import manyhands as mh
 from manyhands.chaos import FAULTS, KEYS, chaos, chaos_matrix, table
 from manyhands.errors import BadInput
+from manyhands.strategies import make_strategy
 from tests.breakable import toy
 
 break_it = partial(chaos, threads=1, max_steps=16, stall_seconds=1.5)
@@ -89,7 +90,7 @@ def test_the_whole_matrix(capsys: pytest.CaptureFixture[str]) -> None:
         assert result["outcome"] in ("resumed", "continued"), name
         assert result["left_behind"] == [], name
         assert result["samples_doubled"] == 0, name
-        if mh.strategies.make_strategy(result["strategy"]).promises_exact:
+        if make_strategy(result["strategy"]).promises_exact:
             assert result["weights_equal"], name
             assert result["samples_lost"] == 0, name
         if result["fault"] in ("kill", "exit", "raise", "sigterm", "corrupt-checkpoint", "parent-killed"):

@@ -25,13 +25,19 @@ def held(run_dir: str | os.PathLike[str] | None) -> Iterator[None]:
     folder = Path(run_dir)
     lock = _take(folder)
     try:
-        for part in (folder / FOLDER).glob(".step-*"):  # left by a run that was killed while it wrote
-            shutil.rmtree(part, ignore_errors=True)
+        _sweep(folder)
         yield
     finally:
+        _sweep(folder)
         with contextlib.suppress(OSError):
             os.unlink(folder / LOCK)
         os.close(lock)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a rank that was killed while it wrote has left; nobody writes now."""
+    for part in (folder / FOLDER).glob(".step-*"):
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _take(folder: Path) -> int:

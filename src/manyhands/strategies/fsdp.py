@@ -173,7 +173,12 @@ class FSDPWorker(OrdinaryWorker):
             name: {key: _sharded_like(value, named[name]) for key, value in values.items()}
             for name, values in state["optimizer"]["state"].items()
         }
-        self.updater.load({**state, "optimizer": {**state["optimizer"], "state": sharded}})
+        groups = [
+            {key: value for key, value in group.items() if key != "fused"} for group in state["optimizer"]["groups"]
+        ]
+        self.updater.load(
+            {**state, "optimizer": {"state": sharded, "groups": groups}}
+        )  # not all fused kernels know shards
 
 
 class Traffic:

@@ -33,7 +33,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import Store
 
 from manyhands.errors import BadInput
 from manyhands.world.shm_channels import Channels
@@ -73,7 +72,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def __init__(
         self,
-        store: Store,
+        store: Any,  # a torch.distributed.Store
         rank: int,
         size: int,
         timeout: timedelta,

@@ -169,10 +169,14 @@ class Engine:
             if work.done:
                 return work
         with self.book:
-            self.lanes.setdefault(work.lane, deque()).append(work)
+            lane = self.lanes.setdefault(work.lane, deque())
+            lane.append(work)
         if threading.current_thread() is self._thread:
             self.wait_for(work)  # begun by a future's callback: nobody else would move it
-        else:
+            return work
+        if attempt_seconds is not None and lane and lane[0] is work:
+            self.advance(lane)
+        if not work.done:
             self.ring()
         return work
 
@@ -192,13 +196,13 @@ class Engine:
         except BaseException as error:
             self._end(error, work)
 
-    def advance(self) -> None:
-        """Let the first operation of every lane go as far as it can."""
+    def advance(self, only: deque[Work] | None = None) -> None:
+        """Let the first operation of every lane, or of one, go as far as it can."""
         if not self._turn.acquire(blocking=False):
             return  # another thread is at it
         ended: list[Work] = []
         try:
-            for lane in list(self.lanes.values()):
+            for lane in list(self.lanes.values()) if only is None else [only]:
                 while lane and self._step(lane[0]):
                     ended.append(lane.popleft())
             if ended:

@@ -1,0 +1,162 @@
+"""Differentiable send and receive in loops of one's own: sizes change, integers pass, nobody waits for nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from manyhands.errors import BadInput
+from manyhands.strategies.links import DTYPES, Links, accept, receive, send
+from manyhands.world.launch import Place, launch
+from manyhands.world.rank import connect, from_place
+
+TRANSPORTS = ["gloo", "shm"]
+SIZES = (3, 7, 1, 5)
+
+
+def on_two_ranks(body: Callable[[int], Any], transport: str) -> list[Any]:
+    return launch(functools.partial(_run, body=body, transport=transport), 2, time_limit=30)
+
+
+def _run(place: Place, body: Callable[[int], Any], transport: str) -> Any:
+    rank, store = from_place(place, torch.device("cpu"))
+    connect(rank, transport, store, 20)
+    result = body(rank.index)
+    dist.destroy_process_group()
+    return result
+
+
+def layers() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    return nn.Linear(4, 6), nn.Linear(6, 2)
+
+
+def batch(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(size)
+    input = torch.randn(size, 4, generator=generator)
+    return input, torch.randint(6, (size,), generator=generator), input[:, 0] > 0
+
+
+def gradients(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+
+
+def hand_written(rank: int) -> Any:
+    """One batch after the other over two ranks; sizes change, integers and booleans go along."""
+    first, second = layers()
+    kinds = []
+    for size in SIZES:
+        input, chosen, mask = batch(size)
+        if rank == 0:
+            hidden = torch.tanh(first(input))
+            send([hidden, chosen, mask], to=1).backward()
+        else:
+            hidden, chosen, mask = receive(0)
+            picked = hidden.gather(1, chosen[:, None]) * mask[:, None]
+            (second(hidden).sum() + picked.sum()).backward()
+            kinds.append((hidden.requires_grad, chosen.dtype, mask.dtype, len(hidden)))
+    return gradients(first if rank == 0 else second), kinds
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_hand_written_loop_has_the_gradients_of_one_process(transport: str) -> None:
+    (front, _), (back, kinds) = on_two_ranks(hand_written, transport)
+    first, second = layers()
+    for size in SIZES:
+        input, chosen, mask = batch(size)
+        hidden = torch.tanh(first(input))
+        (second(hidden).sum() + (hidden.gather(1, chosen[:, None]) * mask[:, None]).sum()).backward()
+    for found, expected in zip([*front, *back], [*gradients(first), *gradients(second)], strict=True):
+        assert torch.equal(found, expected)
+    assert kinds == [(True, torch.int64, torch.bool, size) for size in SIZES]
+
+
+def many_at_once(rank: int) -> list[Tensor]:
+    """A pipeline by hand: all messages leave before the first is taken, and are answered in another order."""
+    links, weight = Links(), torch.ones(64, 64, requires_grad=True)
+    if rank == 0:
+        tokens = [send([weight * chunk], 1, links, tags=(2 * chunk, 2 * chunk + 1)) for chunk in range(8)]
+        dist.barrier()  # nothing was received so far: a send that waits would end here
+        for token in tokens:
+            token.backward()
+        return [weight.grad]  # type: ignore[list-item]
+    dist.barrier()
+    arrived = [receive(0, links, (2 * chunk, 2 * chunk + 1))[0] for chunk in reversed(range(8))]
+    for number, tensor in enumerate(arrived):
+        (tensor * number).sum().backward()
+    links.drain()
+    return [tensor.detach() for tensor in arrived]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_sends_do_not_wait_for_the_receiver(transport: str) -> None:
+    [grad], arrived = on_two_ranks(many_at_once, transport)
+    assert torch.equal(grad, torch.full((64, 64), float(sum(chunk * (7 - chunk) for chunk in range(8)))))
+    assert [float(tensor[0, 0]) for tensor in arrived] == [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+
+
+def every_type() -> list[Tensor]:
+    whole = torch.arange(24).reshape(2, 3, 4)
+    return [*(whole.to(dtype) for dtype in DTYPES), whole.t() if whole.dim() == 2 else whole.transpose(0, 2).float()]
+
+
+def odd_messages(rank: int) -> Any:
+    """All types (more than fit into one header), a number, an empty tensor, no tensor at all."""
+    links = Links()
+    messages = [every_type() * 2, [torch.tensor(3.5)], [torch.empty(0, 7)], []]
+    if rank == 0:
+        for message in messages:
+            links.send(message, 1)
+        links.drain()
+        return None
+    return [links.receive(0)[0] for _ in messages]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_all_types_shapes_and_numbers_of_tensors_pass(transport: str) -> None:
+    _, (many, number, empty, none) = on_two_ranks(odd_messages, transport)
+    for found, expected in zip(many, every_type() * 2, strict=True):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    assert float(number[0]) == 3.5
+    assert empty[0].shape == (0, 7)
+    assert none == []
+
+
+def nothing_to_answer(rank: int) -> Any:
+    """What wants no gradient is not answered; what is not reached by the backward pass is answered with zeros."""
+    links = Links()
+    weight = torch.ones(3, requires_grad=True)
+    if rank == 0:
+        frozen = send([torch.ones(3)], 1, links)
+        send([weight * 2, weight * 3], 1, links).backward()
+        return frozen.requires_grad, weight.grad
+    plain = receive(0, links)[0]
+    (one, two), owed = accept(0, links, (0, 1))
+    assert one.requires_grad
+    assert two.requires_grad
+    (one.detach() * torch.ones(3, requires_grad=True)).sum().backward()
+    assert owed.open
+    owed.settle()
+    owed.settle()  # once is enough
+    links.drain()
+    return plain.requires_grad, None
+
+
+def test_frozen_tensors_have_no_answer_and_detached_ones_zeros() -> None:
+    (frozen, grad), (plain, _) = on_two_ranks(nothing_to_answer, "shm")
+    assert (frozen, plain) == (False, False)
+    assert torch.equal(grad, torch.zeros(3))
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(
+        BadInput, match=r"a tensor of torch.float32 and torch.sparse_coo cannot be sent; send dense numbers"
+    ):
+        Links().send([torch.eye(2).to_sparse()], 1)

@@ -1,0 +1,159 @@
+"""model_parallel: the weights of single from layers on several ranks, bytes by formula, refusals with reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import manyhands as mh
+from manyhands.job import Settings, build
+from manyhands.model import cut
+from manyhands.strategies import make_strategy
+from manyhands.strategies.stages import _forget_the_rest, _joined
+from tests.conftest import MODELS, SAMPLES, distance, make_task, mlp, quick_fit
+from tests.strategies.cutting import (
+    Gate,
+    Normed,
+    check_a_failing_stage_ends_the_run,
+    check_awkward_models,
+    check_bf16,
+    check_recipe,
+    one_group_each,
+    sleepy,
+)
+from tests.strategies.driving import check_phases, check_state_travels, drive, reference
+from tests.strategies.sharing import sparse_task
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_trains_the_model_of_single(kind: str, ranks: int) -> None:
+    run = quick_fit(make_task(kind), "model_parallel", ranks=ranks, max_steps=30)
+    assert distance(reference(kind), run) <= 1e-6
+    assert run.losses == pytest.approx(reference(kind).losses, abs=1e-6)
+    assert run.exact is True
+    check_phases(run)
+
+
+def test_a_whole_epoch_with_its_short_last_batch(nothing_left: None) -> None:
+    run = quick_fit(make_task(), "mp", ranks=2, epochs=1)
+    assert distance(reference(epochs=1, max_steps=None), run) <= 1e-6
+    assert run.samples == SAMPLES
+    assert [row["samples"] for row in run.per_rank] == [SAMPLES] * 2  # each sees every sample, it is counted once
+    assert run.test == pytest.approx(reference(epochs=1, max_steps=None).test)
+
+
+@pytest.mark.parametrize("model", ["frozen_first", "frozen_last", "detached", "picks"])
+def test_awkward_models(model: str) -> None:
+    check_awkward_models("model_parallel", 3, model)
+
+
+def test_accumulation_clipping_momentum_schedule_and_a_tied_weight() -> None:
+    check_recipe("model_parallel", 3)
+
+
+def test_batchnorm_sees_the_whole_batch() -> None:
+    task = make_task(model=Normed)
+    one, run = quick_fit(task, max_steps=30), quick_fit(task, "model_parallel", ranks=3, max_steps=30)
+    assert run.exact is True
+    assert distance(one, run) <= 1e-6  # running statistics and their counter included
+
+
+def test_sparse_gradients_stay_in_their_stage() -> None:
+    task = sparse_task()
+    one, run = quick_fit(task, max_steps=20), quick_fit(task, "model_parallel", ranks=2, max_steps=20)
+    assert distance(one, run) <= 1e-6
+
+
+def test_bf16() -> None:
+    check_bf16("model_parallel", 2)
+
+
+def test_bytes_are_those_of_the_formula() -> None:
+    run = quick_fit(make_task(batch_size=40), "model_parallel:balance=2+2+1", ranks=3, max_steps=5)
+    crossing = 40 * (32 + 24) * 4  # one row of each cut's width a sample
+    assert run.communication_bytes == 2 * crossing  # forward and back
+    tied = quick_fit(make_task("tied", batch_size=40), "mp:balance=2+5", ranks=2, max_steps=5, clip=1.0)
+    assert tied.communication_bytes == 2 * 40 * 12 * 4 + 2 * 12 * 12 * 4 + 2 * 8
+    frozen = make_task(
+        model=lambda: nn.Sequential(nn.Linear(20, 32).requires_grad_(False), nn.Linear(32, 3)), batch_size=40
+    )
+    assert quick_fit(frozen, "mp", ranks=2, max_steps=5).communication_bytes == 40 * 32 * 4  # nothing comes back
+
+
+def test_all_but_one_rank_wait() -> None:
+    run = quick_fit(make_task(model=sleepy), "model_parallel:balance=1+2", ranks=2, max_steps=5)
+    assert run.phases_ms is not None
+    assert run.phases_ms["forward"] == pytest.approx(30, rel=0.2)  # each of two ranks naps 30 ms
+    assert 25 < run.phases_ms["wait"] < 45
+
+
+def test_its_state_is_that_of_single() -> None:
+    check_state_travels("model_parallel", 3)
+
+
+def test_groups_of_an_optimizer_come_together_by_their_options() -> None:
+    """A stage without parameters of one kind has fewer groups than the others."""
+    task = make_task(
+        model=lambda: nn.Sequential(nn.Linear(20, 8, bias=False), nn.Linear(8, 3)), optimizer=one_group_each
+    )
+    _, state = drive(task, "model_parallel", 2, 0, 3)
+    groups = {tuple(group["names"]): group["lr"] for group in state["optimizer"]["groups"]}
+    assert groups == {("0.weight", "1.weight"): 0.05, ("1.bias",): 0.1}
+    assert set(state["optimizer"]["state"]) == {"0.weight", "1.weight", "1.bias"}
+    assert _joined([{"state": {"": 1, "a": 2}, "groups": [{"lr": 1, "names": ["", "a"]}]}]) == {
+        "state": {"a": 2},
+        "groups": [{"lr": 1, "names": ["a"]}],
+    }
+
+
+def test_a_rank_keeps_only_its_own_layers() -> None:
+    model = mlp()
+    pieces = cut(model, 2, torch.randn(4, 20), [2, 3])
+    stage = pieces.stage(1, model)
+    _forget_the_rest(model, [stage])
+    stored = {name: tensor.untyped_storage().nbytes() for name, tensor in model.state_dict().items()}
+    assert stored["0.weight"] == 4
+    assert stored["2.weight"] == 32 * 24 * 4
+    assert model[0].weight.shape == (32, 20)  # type: ignore[index]
+
+
+def test_one_rank_is_the_whole_model() -> None:
+    run = quick_fit(make_task(), "model_parallel", ranks=1, max_steps=30)
+    assert distance(reference(), run) == 0
+    assert run.communication_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "ranks", "message"),
+    [
+        (
+            {},
+            "",
+            6,
+            r"model_parallel cannot use more stages than the model has layers \(stages: 6, layers: 5\); use --ranks 5 or fewer",
+        ),
+        ({"model": Gate}, "", 2, r"model_parallel cannot cut Gate: its forward branches on.* use ddp"),
+        ({}, ":balance=1+1", 2, r"balance \[1, 1\] must give each of 2 stages at least 1 of the model's 5 layers"),
+        ({}, ":balance=tmie", 2, r'no balance named "tmie" \(did you mean "time"\?\)'),
+        ({}, ":balance=0+9", 3, r'the model has no layer named "9"|balance'),
+    ],
+)
+def test_refusals(changes: dict[str, Any], options: str, ranks: int, message: str) -> None:
+    with pytest.raises((mh.Refused, mh.BadInput), match=message):
+        quick_fit(make_task(**changes), "model_parallel" + options, ranks=ranks, max_steps=1)
+
+
+def test_a_failing_stage_ends_the_run(nothing_left: None) -> None:
+    check_a_failing_stage_ends_the_run("model_parallel", 3, 5)
+
+
+def test_it_prints_compares_and_says_what_each_rank_reads() -> None:
+    strategy = make_strategy("mp:balance=2+3", 2)
+    assert str(strategy) == "model_parallel:balance=2+3"
+    assert strategy == mh.ModelParallel(ranks=2, balance=(2, 3))
+    job = build(make_task(), Settings())
+    assert len(strategy.prepare(job)) == 2

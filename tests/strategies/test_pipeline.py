@@ -1,0 +1,191 @@
+"""pipeline: the weights of single under every schedule and any chunks, the bubble in the record, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+import manyhands as mh
+from manyhands.strategies import make_strategy
+from manyhands.strategies.schedules import plan, simulate
+from tests.conftest import MODELS, SAMPLES, distance, make_task, quick_fit
+from tests.strategies.cutting import (
+    Gate,
+    Normed,
+    check_a_failing_stage_ends_the_run,
+    check_awkward_models,
+    check_bf16,
+    check_recipe,
+    sleepy,
+)
+from tests.strategies.driving import check_phases, check_state_travels, reference
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "ranks"),
+    [
+        *((kind, "", ranks) for kind in MODELS for ranks in (2, 3)),
+        ("mlp", ":schedule=gpipe,chunks=7", 2),
+        ("skips", ":schedule=gpipe", 3),
+        ("skips", ":split_size=8", 2),
+        ("mlp", ":chunks=100", 3),  # more chunks than samples: one sample each
+        ("mlp", ":schedule=interleaved", 2),
+        ("tied", ":schedule=interleaved,chunks=3", 2),  # the tied weight's two stages live on one rank
+        ("skips", ":schedule=interleaved,stages_per_rank=3,chunks=5", 2),
+        ("dict", ":transport=gloo", 2),
+    ],
+)
+def test_it_trains_the_model_of_single(kind: str, options: str, ranks: int) -> None:
+    run = quick_fit(make_task(kind), "pipeline" + options, ranks=ranks, max_steps=30)
+    assert distance(reference(kind), run) <= 1e-6
+    assert run.losses == pytest.approx(reference(kind).losses, abs=1e-5)
+    assert run.exact is True
+    check_phases(run)
+
+
+@pytest.mark.parametrize("options", [":chunks=7", ":split_size=8", ":schedule=interleaved"])
+def test_a_whole_epoch_with_its_short_last_batch(options: str, nothing_left: None) -> None:
+    run = quick_fit(make_task(), "pp" + options, ranks=2, epochs=1)
+    assert distance(reference(epochs=1, max_steps=None), run) <= 1e-6
+    assert run.samples == SAMPLES
+
+
+@pytest.mark.parametrize("model", ["frozen_first", "frozen_last", "detached", "picks"])
+def test_awkward_models(model: str) -> None:
+    check_awkward_models("pipeline", 3, model)
+
+
+@pytest.mark.parametrize("options", ["", ":schedule=interleaved,chunks=2"])
+def test_accumulation_clipping_momentum_schedule_and_a_tied_weight(options: str) -> None:
+    check_recipe("pipeline" + options, 2)
+
+
+def test_bf16() -> None:
+    check_bf16("pipeline", 2)
+
+
+def test_batchnorm_sees_a_chunk_unless_there_is_only_one() -> None:
+    task = make_task(model=Normed)
+    one = quick_fit(task, max_steps=20)
+    cut_up = quick_fit(task, "pipeline", ranks=2, max_steps=20)
+    assert cut_up.exact is False
+    assert cut_up.exact_reason == "BatchNorm sees one chunk of each batch at a time; with chunks=1 it sees the whole"
+    assert distance(one, cut_up) > 1e-4
+    whole = quick_fit(task, "pipeline:chunks=1", ranks=2, max_steps=20)
+    assert whole.exact is True
+    assert distance(one, whole) <= 1e-6
+
+
+def test_one_rank_accumulates_over_chunks() -> None:
+    run = quick_fit(make_task(), "pipeline", ranks=1, max_steps=30)
+    assert distance(reference(), run) <= 1e-6
+    noisy = make_task(model=lambda: nn.Sequential(nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    run = quick_fit(noisy, "pipeline", ranks=1, max_steps=2)
+    assert run.exact is False
+    assert run.exact_reason == "dropout draws and bf16 rounds for every chunk by itself"
+
+
+@pytest.mark.parametrize("options", [":balance=2+2+1", ":balance=2+2+1,chunks=7,schedule=gpipe"])
+def test_bytes_are_those_of_the_formula(options: str) -> None:
+    run = quick_fit(make_task(batch_size=40), "pipeline" + options, ranks=3, max_steps=5)
+    assert run.communication_bytes == 2 * 40 * (32 + 24) * 4
+
+
+def test_wait_is_the_bubble() -> None:
+    """Two ranks nap 30 ms a step each; the schedules say how much of the step they wait."""
+    shares = {}
+    for chunks in (1, 6):
+        run = quick_fit(
+            make_task(model=sleepy), f"pipeline:balance=1+2,chunks={chunks},schedule=gpipe", ranks=2, max_steps=8
+        )
+        assert run.phases_ms is not None
+        shares[chunks] = run.phases_ms["wait"] / sum(run.phases_ms.values())
+        foretold = simulate([plan("gpipe", rank, 2, chunks) for rank in range(2)], 1.0, 0.0).bubble
+        assert shares[chunks] == pytest.approx(foretold, abs=0.17)
+    assert shares[6] < 0.7 * shares[1]
+
+
+def test_stages_work_at_the_same_time() -> None:
+    alone = quick_fit(make_task(model=sleepy), "model_parallel:balance=1+2", ranks=2, max_steps=8)
+    run = quick_fit(make_task(model=sleepy), "pipeline:balance=1+2,chunks=6", ranks=2, max_steps=8)
+    assert run.step_ms["median"] < 0.85 * alone.step_ms["median"]  # type: ignore[index]
+
+
+def test_its_state_is_that_of_single() -> None:
+    check_state_travels("pipeline", 3)
+
+
+def test_state_of_several_stages_a_rank_is_that_of_single() -> None:
+    check_state_travels("pipeline:schedule=interleaved", 2)
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def test_dropout_and_its_reason() -> None:
+    run = quick_fit(make_task(model=dropping), "pipeline", ranks=2, max_steps=20)
+    assert run.exact is False
+    assert run.exact_reason == "dropout draws its own numbers on every rank"
+    again = quick_fit(make_task(model=dropping), "pipeline", ranks=2, max_steps=20)
+    assert again.weights_sha256 == run.weights_sha256  # seeded, so the same every time
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("chunks=0", r"pipeline:chunks must be at least 1 \(found 0\)"),
+        ("split_size=0", r"pipeline:split_size must be at least 1 \(found 0\)"),
+        ("schedule=1fb1", r'pipeline has no schedule "1fb1" \(did you mean "1f1b"\?\)'),
+        (
+            "stages_per_rank=2",
+            r"pipeline:schedule=1f1b runs one stage a rank \(stages_per_rank: 2\); use schedule=interleaved",
+        ),
+        ("stages_per_rank=0", r"pipeline:stages_per_rank must be at least 1 \(found 0\)"),
+        (
+            "schedule=interleaved,ranks=1",
+            r"pipeline:schedule=interleaved needs at least 2 ranks \(found 1\); use schedule=1f1b",
+        ),
+    ],
+)
+def test_bad_options(options: str, message: str) -> None:
+    with pytest.raises(mh.BadInput, match=message):
+        make_strategy(f"pipeline:{options}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "ranks", "keywords", "message"),
+    [
+        (
+            {},
+            "",
+            6,
+            {},
+            r"pipeline cannot use more stages than the model has layers \(stages: 6, layers: 5\); use --ranks 5 or fewer",
+        ),
+        ({}, ":schedule=interleaved", 3, {}, r"\(stages: 6, layers: 5\); use ranks x stages_per_rank = 5 or fewer"),
+        ({"model": Gate}, "", 2, {}, r"pipeline cannot cut Gate: its forward branches on"),
+        (
+            {"model": Normed},
+            "",
+            2,
+            {"sync_batchnorm": True},
+            r"pipeline passes chunks one after the other, so sync_batchnorm",
+        ),
+    ],
+)
+def test_refusals(changes: Any, options: str, ranks: int, keywords: Any, message: str) -> None:
+    with pytest.raises(mh.Refused, match=message):
+        quick_fit(make_task(**changes), "pipeline" + options, ranks=ranks, max_steps=1, **keywords)
+
+
+def test_a_failing_stage_ends_the_run(nothing_left: None) -> None:
+    check_a_failing_stage_ends_the_run("pipeline", 3, 2)  # four chunks a step: the fifth pass is in step 2
+
+
+def test_it_prints_and_compares() -> None:
+    assert str(make_strategy("pp:chunks=8,schedule=gpipe", 2)) == "pipeline:chunks=8,schedule=gpipe"
+    assert make_strategy("pipeline", 2) == mh.Pipeline(ranks=2)
+    assert make_strategy("pipeline:chunks=8", 2) != mh.Pipeline(ranks=2)
