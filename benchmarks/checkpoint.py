@@ -45,7 +45,7 @@ def make_task(epochs: int) -> mh.Task:
 
 
 def wall(run: mh.Run) -> float:
-    """Seconds in steps and standing still for checkpoints."""
+    """Seconds in steps, standing still for checkpoints and waiting for the last one to be written."""
     assert run.seconds is not None
     return run.seconds + (run.checkpoint_seconds or 0.0)
 
@@ -56,11 +56,12 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", default=None, help="where to write (default: a temporary folder)")
     parser.add_argument("--json", default=None)
     given = parser.parse_args()
     strategy, ranks = ("single", 1) if given.ranks == 1 else ("ddp", given.ranks)
-    fit = functools.partial(mh.fit, strategy=strategy, ranks=ranks, progress=False)
+    fit = functools.partial(mh.fit, strategy=strategy, ranks=ranks, device=given.device, progress=False)
     warm = fit(make_task(1), max_steps=12)
     assert warm.step_ms is not None
     steps = max(10, int(given.seconds * 1000 / warm.step_ms["median"]))

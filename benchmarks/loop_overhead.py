@@ -165,7 +165,7 @@ def in_a_rank(side: Callable[[int], float], steps: int) -> float:
     def body(place: Place) -> float:
         return side(steps)
 
-    return float(launch(body, 1, threads=1)[0])
+    return float(launch(body, 1, threads=1, keep_memory=False)[0])  # as in a plain process
 
 
 def main() -> None:

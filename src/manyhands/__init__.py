@@ -73,7 +73,7 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
-copyreg.pickle(_Package, lambda package: (import_module, (package.__name__,)))  # functions that use `mh` travel
+copyreg.pickle(_Package, lambda package: (import_module, (package.__name__,)))  # type: ignore[arg-type, return-value]  # functions that use `mh` travel
 
 
 if TYPE_CHECKING:

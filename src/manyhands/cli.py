@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-UsageProblem = typer.BadParameter.__mro__[2]  # click's base of complaints, which typer carries under changing names
+UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # click's base of complaints, which typer carries under changing names
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="a built-in task, or a file that defines `task`")]
@@ -268,6 +268,42 @@ def watch(
     from . import watching
 
     watching.watch(watching.find(run), limit=seconds)
+
+
+@app.command()
+def chaos(
+    task: TaskArgument = "glyphs",
+    strategies: Annotated[list[str] | None, typer.Argument(metavar="[STRATEGY]...", help="default: ddp; with --all: all")] = None,
+    fault: Annotated[str | None, typer.Option(help="kill, stop, raise, exit, slow, hang, sigterm, disk-full, ...")] = None,
+    rank: Annotated[int | None, typer.Option(help="the rank it strikes (default: the last)")] = None,
+    step: Annotated[int | None, typer.Option(help="the step it strikes in")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every fault under every strategy")] = False,
+    ranks: Ranks = None,
+    max_steps: MaxSteps = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Break a run on purpose: what is noticed, resumed, lost and left behind."""
+    import json
+
+    from .chaos import FAULTS, STEPS, chaos_matrix, table
+    from .chaos import chaos as break_one
+
+    chosen = _task(task, batch_size, seed)
+    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    options: dict[str, Any] = {"ranks": ranks, "max_steps": max_steps or STEPS, "device": device}
+    if every or (strategies and len(strategies) > 1) or fault is None:
+        if rank is not None or step is not None:
+            raise BadInput("--rank and --step aim one fault; give --fault and one strategy with them")
+        named = strategies or (None if every else ["ddp"])
+        tell = lambda result: say(f"{result['strategy']}, {result['fault']}: {result['outcome']}")  # noqa: E731
+        results = chaos_matrix(chosen, named, FAULTS if fault is None else [fault], say=say, on_result=tell, **options)
+    else:
+        results = [break_one(chosen, (strategies or ["ddp"])[0], fault, rank, step, **options)]
+    print(json.dumps({"results": results}, indent=1) if as_json else table(results))
 
 
 @app.command()

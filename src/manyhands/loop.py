@@ -462,7 +462,9 @@ class Training:
         rank = self.rank
         if self.snapshots is not None:
             rank.say("checkpoint")
+            began = time.monotonic()
             self.snapshots.finish()
+            self.checkpoint_seconds += time.monotonic() - began
         mine = {
             **self.clock.figures(),
             "rank": rank.index,

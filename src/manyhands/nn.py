@@ -13,6 +13,21 @@ _WHERE = {
     "DataParallelModel": "strategies.replicas",
     "DataParallelCriterion": "strategies.replicas",
     "SharedModel": "strategies.shared_weights",
+    "send": "strategies.links",
+    "receive": "strategies.links",
+    "Links": "strategies.links",
+    "cut": "model",
+    "profile": "model",
+    "gpipe": "strategies.schedules",
+    "one_f_one_b": "strategies.schedules",
+    "interleaved": "strategies.schedules",
+    "plan": "strategies.schedules",
+    "split_sizes": "strategies.schedules",
+    "simulate": "strategies.schedules",
+    "Order": "data.order",
+    "Shard": "data.order",
+    "ShardSampler": "data.sampler",
+    "together": "world.together",
 }
 
 __all__ = [*_WHERE]
@@ -33,6 +48,21 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from .data.order import Order as Order
+    from .data.order import Shard as Shard
+    from .data.sampler import ShardSampler as ShardSampler
+    from .model import cut as cut
+    from .model import profile as profile
+    from .strategies.links import Links as Links
+    from .strategies.links import receive as receive
+    from .strategies.links import send as send
     from .strategies.replicas import DataParallelCriterion as DataParallelCriterion
     from .strategies.replicas import DataParallelModel as DataParallelModel
     from .strategies.shared_weights import SharedModel as SharedModel
+    from .strategies.schedules import gpipe as gpipe
+    from .strategies.schedules import interleaved as interleaved
+    from .strategies.schedules import one_f_one_b as one_f_one_b
+    from .strategies.schedules import plan as plan
+    from .strategies.schedules import simulate as simulate
+    from .strategies.schedules import split_sizes as split_sizes
+    from .world.together import together as together

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,23 +12,14 @@ from torch import Tensor, nn
 
 from manyhands.errors import BadInput
 from manyhands.strategies.links import DTYPES, Links, accept, receive, send
-from manyhands.world.launch import Place, launch
-from manyhands.world.rank import connect, from_place
+from manyhands.world.together import together
 
 TRANSPORTS = ["gloo", "shm"]
 SIZES = (3, 7, 1, 5)
 
 
 def on_two_ranks(body: Callable[[int], Any], transport: str) -> list[Any]:
-    return launch(functools.partial(_run, body=body, transport=transport), 2, time_limit=30)
-
-
-def _run(place: Place, body: Callable[[int], Any], transport: str) -> Any:
-    rank, store = from_place(place, torch.device("cpu"))
-    connect(rank, transport, store, 20)
-    result = body(rank.index)
-    dist.destroy_process_group()
-    return result
+    return together(body, 2, transport=transport, time_limit=30)
 
 
 def layers() -> tuple[nn.Module, nn.Module]:
@@ -115,28 +105,29 @@ def odd_messages(rank: int) -> Any:
             links.send(message, 1)
         links.drain()
         return None
-    return [links.receive(0)[0] for _ in messages]
+    (many, _), *others = [links.receive(0) for _ in messages]
+    same = [one.dtype == two.dtype and torch.equal(one, two) for one, two in zip(many, every_type() * 2, strict=True)]
+    return same, *(tensors for tensors, _ in others)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_all_types_shapes_and_numbers_of_tensors_pass(transport: str) -> None:
     _, (many, number, empty, none) = on_two_ranks(odd_messages, transport)
-    for found, expected in zip(many, every_type() * 2, strict=True):
-        assert found.dtype == expected.dtype
-        assert torch.equal(found, expected)
+    assert many == [True] * (2 * len(DTYPES) + 2)
     assert float(number[0]) == 3.5
     assert empty[0].shape == (0, 7)
     assert none == []
 
 
 def nothing_to_answer(rank: int) -> Any:
-    """What wants no gradient is not answered; what is not reached by the backward pass is answered with zeros."""
+    """What wants no gradient is not answered; what no backward pass reaches is answered with none."""
     links = Links()
-    weight = torch.ones(3, requires_grad=True)
+    reached, missed = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
     if rank == 0:
         frozen = send([torch.ones(3)], 1, links)
-        send([weight * 2, weight * 3], 1, links).backward()
-        return frozen.requires_grad, weight.grad
+        send([missed * 2, missed * 3], 1, links).backward()
+        send([reached * 2, missed * 3], 1, links).backward()
+        return frozen.requires_grad, reached.grad, missed.grad
     plain = receive(0, links)[0]
     (one, two), owed = accept(0, links, (0, 1))
     assert one.requires_grad
@@ -145,14 +136,16 @@ def nothing_to_answer(rank: int) -> Any:
     assert owed.open
     owed.settle()
     owed.settle()  # once is enough
+    receive(0, links)[0].sum().backward()
     links.drain()
-    return plain.requires_grad, None
+    return plain.requires_grad
 
 
-def test_frozen_tensors_have_no_answer_and_detached_ones_zeros() -> None:
-    (frozen, grad), (plain, _) = on_two_ranks(nothing_to_answer, "shm")
+def test_frozen_tensors_have_no_answer_and_unreached_ones_no_gradient() -> None:
+    (frozen, reached, missed), plain = on_two_ranks(nothing_to_answer, "shm")
     assert (frozen, plain) == (False, False)
-    assert torch.equal(grad, torch.zeros(3))
+    assert torch.equal(reached, torch.full((3,), 2.0))
+    assert missed is None
 
 
 def test_what_cannot_be_sent_is_refused() -> None:

@@ -43,7 +43,7 @@ def test_a_whole_epoch_with_its_short_last_batch(nothing_left: None) -> None:
     assert distance(reference(epochs=1, max_steps=None), run) <= 1e-6
     assert run.samples == SAMPLES
     assert [row["samples"] for row in run.per_rank] == [SAMPLES] * 2  # each sees every sample, it is counted once
-    assert run.test == pytest.approx(reference(epochs=1, max_steps=None).test)
+    assert run.test == reference(epochs=1, max_steps=None).test
 
 
 @pytest.mark.parametrize("model", ["frozen_first", "frozen_last", "detached", "picks"])
@@ -138,8 +138,8 @@ def test_one_rank_is_the_whole_model() -> None:
         ),
         ({"model": Gate}, "", 2, r"model_parallel cannot cut Gate: its forward branches on.* use ddp"),
         ({}, ":balance=1+1", 2, r"balance \[1, 1\] must give each of 2 stages at least 1 of the model's 5 layers"),
-        ({}, ":balance=tmie", 2, r'no balance named "tmie" \(did you mean "time"\?\)'),
-        ({}, ":balance=0+9", 3, r'the model has no layer named "9"|balance'),
+        ({}, ":balance=tmie", 2, r'no balance named "tmie"; did you mean "time"\?'),
+        ({}, ":balance=2+nine", 3, r'the model has no layer named "nine"'),
     ],
 )
 def test_refusals(changes: dict[str, Any], options: str, ranks: int, message: str) -> None:

@@ -138,7 +138,7 @@ def test_dropout_and_its_reason() -> None:
     [
         ("chunks=0", r"pipeline:chunks must be at least 1 \(found 0\)"),
         ("split_size=0", r"pipeline:split_size must be at least 1 \(found 0\)"),
-        ("schedule=1fb1", r'pipeline has no schedule "1fb1" \(did you mean "1f1b"\?\)'),
+        ("schedule=1fb1", r'pipeline has no schedule "1fb1"; did you mean "1f1b"\?'),
         (
             "stages_per_rank=2",
             r"pipeline:schedule=1f1b runs one stage a rank \(stages_per_rank: 2\); use schedule=interleaved",

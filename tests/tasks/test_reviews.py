@@ -42,20 +42,23 @@ def test_without_the_files_it_makes_sentences_and_says_so_once(caplog: pytest.Lo
     assert train["words"].max() < reviews.WORDS
 
 
-@pytest.mark.usefixtures("no_data")
-def test_it_learns():
+def test_it_learns(monkeypatch: pytest.MonkeyPatch):
+    plain = [
+        [f"what a {word} {of} !" for word in words for of in reviews.SUBJECTS] for words in (reviews.BAD, reviews.GOOD)
+    ]
+    monkeypatch.setattr(reviews, "texts", lambda say_so: plain)
     task = load_task("reviews:width=32,hidden=32")
     (inputs, labels), (test, truth) = task.train(), task.test()
     torch.manual_seed(0)
     model = task.model()
     optimizer = task.optimizer(model.named_parameters())
-    for batch in torch.randperm(7200)[: 180 * 32].split(32):
+    for batch in torch.cat([torch.randperm(len(labels)) for _ in range(5)]).split(32):
         optimizer.zero_grad()
         task.loss(model(nest.each(inputs, lambda tensor, batch=batch: tensor[batch])), labels[batch]).backward()
         optimizer.step()
     with torch.no_grad():
         right = model.eval()(test).argmax(1) == truth
-    assert right.float().mean() > 0.7
+    assert right.float().mean() > 0.9
 
 
 def test_the_real_files(real_data: Path):

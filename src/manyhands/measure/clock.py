@@ -39,7 +39,7 @@ class Clock:
         self.steps = 0
         self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
         self.late: int = 0  # how long others had waited for this rank at synchronisation points
-        self._beat: MutableSequence[int] = [0, 0, 0]
+        self._beat: MutableSequence[int] | memoryview = [0, 0, 0]
         self._scratch = [0] * len(PHASES)
         self._into = self._scratch
         self._phase = OTHER
@@ -48,7 +48,7 @@ class Clock:
         self._elapsed = 0  # of the stretches before this one
         self._tracing = False
 
-    def beat_on(self, row: MutableSequence[int]) -> None:
+    def beat_on(self, row: MutableSequence[int] | memoryview) -> None:
         """Write step and phase here at every mark, for those who watch."""
         self._beat = row
 

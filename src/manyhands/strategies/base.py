@@ -23,7 +23,7 @@ class Loss(NamedTuple):
     """The loss of a step where it is known: its mean over this rank's samples, and how many those are."""
 
     mean: Tensor | float
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name, which nobody needs
 
 
 class Worker(Protocol):

@@ -28,6 +28,7 @@ DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
 )  # fmt: skip
+NONE = torch.empty(0)  # stands for a gradient that no backward pass reached
 _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 
@@ -115,25 +116,27 @@ class _Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, links: Links, to: int, tag: int, *tensors: Tensor) -> Tensor:
         ctx.links, ctx.to, ctx.tag = links, to, tag
-        ctx.wanted = [tensor.requires_grad for tensor in tensors]
+        ctx.wanted = [tensor.shape if tensor.requires_grad else None for tensor in tensors]
         return torch.zeros(())
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
-        gradients = iter(ctx.links.receive(ctx.to, ctx.tag)[0])
+        answer = iter(ctx.links.receive(ctx.to, ctx.tag)[0])
         ctx.links.book.enter("backward")
-        return (None, None, None, *(next(gradients) if wanted else None for wanted in ctx.wanted))
+        gradients = [(shape, next(answer)) if shape is not None else (None, NONE) for shape in ctx.wanted]
+        return (None, None, None, *(gradient if gradient.shape == shape else None for shape, gradient in gradients))
 
 
 class _Receive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, owed: Owed, tensors: list[Tensor], trigger: Tensor) -> tuple[Tensor, ...]:
         ctx.owed = owed
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for t, wanted in zip(tensors, owed.wanted, strict=True) if not wanted))
         return tuple(tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
         ctx.owed.pay(gradients)
         ctx.owed.links.book.enter("backward")
         return None, None, None
@@ -142,21 +145,21 @@ class _Receive(torch.autograd.Function):
 class Owed:
     """The answer that the sender of a message waits for: gradients of its tensors that want one."""
 
-    def __init__(self, source: int, links: Links, tag: int, tensors: Sequence[Tensor], wanted: list[bool]):
+    def __init__(self, source: int, links: Links, tag: int, wanted: list[bool]):
         self.source, self.links, self.tag, self.wanted = source, links, tag, wanted
-        self._forms = [(tensor.shape, tensor.dtype) for tensor in tensors]
         self.open = any(wanted)
 
-    def pay(self, gradients: Sequence[Tensor]) -> None:
+    def pay(self, gradients: Sequence[Tensor | None]) -> None:
         self.open = False
-        self.links.send([g for g, wanted in zip(gradients, self.wanted, strict=True) if wanted], self.source, self.tag)
+        wanted = [gradient for gradient, wanted in zip(gradients, self.wanted, strict=True) if wanted]
+        self.links.send([NONE if gradient is None else gradient for gradient in wanted], self.source, self.tag)
         if self.links is _PLAIN:
             self.links.drain()
 
     def settle(self) -> None:
-        """After the backward pass: where it did not come by (a detach, say), the answer is zeros."""
+        """After the backward pass: where it did not come by (a detach, say), the answer is that there is none."""
         if self.open:
-            self.pay([torch.zeros(shape, dtype=dtype) for shape, dtype in self._forms])
+            self.pay([None] * len(self.wanted))
 
 
 def send(tensors: Sequence[Tensor], to: int, links: Links | None = None, tags: tuple[int, int] = (0, 1)) -> Tensor:
@@ -180,7 +183,7 @@ def receive(source: int, links: Links | None = None, tags: tuple[int, int] = (0,
 def accept(source: int, links: Links, tags: tuple[int, int]) -> tuple[tuple[Tensor, ...], Owed]:
     """`receive`, and what is owed for it: for those who must answer even where no backward pass comes by."""
     tensors, wanted = links.receive(source, tags[0])
-    owed = Owed(source, links, tags[1], tensors, wanted)
+    owed = Owed(source, links, tags[1], wanted)
     if not owed.open:
         return tuple(tensors), owed
     trigger = torch.zeros((), requires_grad=True)  # makes autograd visit us on its way back

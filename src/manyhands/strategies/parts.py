@@ -101,18 +101,27 @@ def fuse(optimizer: Optimizer) -> None:
         gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
         chosen = group.get("fused") is not None or group.get("foreach") is not None or group.get("differentiable")
         plain = all(type(grad) is Tensor and not grad.is_sparse and grad.is_floating_point() for grad in gradients)
-        started = any(parameter in optimizer.state for parameter in group["params"])  # resumed: keep the form of its state
-        if not chosen and plain and not started and not isinstance(group["lr"], Tensor):
+        if not chosen and plain and not isinstance(group["lr"], Tensor):
             group["fused"] = True
+            for parameter in group["params"]:  # resumed: the counters of a fused update live beside its parameters
+                state = optimizer.state.get(parameter, {})
+                if isinstance(state.get("step"), Tensor):
+                    state["step"] = state["step"].to(parameter.device)
+
+
+NOT_STATE = ("params", "param_names", "fused", "foreach")  # which parameters, and how they are updated, is each rank's
 
 
 def named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Any]:
     """The optimizer's state keyed by parameter name, and the options of its groups with the names in each."""
-    names = {parameter: name for name, parameter in named}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in named}
     return {
         "state": {names[parameter]: dict(state) for parameter, state in optimizer.state.items() if parameter in names},
         "groups": [
-            {**{key: value for key, value in group.items() if key not in ("params", "param_names")}, "names": [names[p] for p in group["params"]]}
+            {
+                **{key: value for key, value in group.items() if key not in NOT_STATE},
+                "names": [names[parameter] for parameter in group["params"]],
+            }
             for group in optimizer.param_groups
         ],
     }
@@ -126,7 +135,7 @@ def load_named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Paramet
         names = [name for name, parameter in held.items() if any(parameter is p for p in group["params"])]
         for name in names:
             if name in owner:
-                group.update({key: value for key, value in owner[name].items() if key != "names" and key in group})
+                group.update({key: value for key, value in owner[name].items() if key in group and key not in NOT_STATE})
                 break
     for name, values in state["state"].items():
         if name in held:

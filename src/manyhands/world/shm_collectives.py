@@ -35,7 +35,7 @@ from manyhands.errors import RankFailed
 from manyhands.world.shm_engine import Meter, Steps
 from manyhands.world.shm_memory import Memory, fence
 
-SMALL_BYTES = 64 << 10  # up to this size everybody sums everything: one stage instead of two
+READ_BYTES = 128 << 10  # rather than read more than this from the others, ranks reduce a part each: two stages, not one
 CACHED_VIEWS = 1024
 
 NAMES = (
@@ -205,7 +205,7 @@ class Collectives:
         count, dtype = data.numel(), data.dtype
         name = "all_reduce" if root is None else "reduce"
         mark = self._mark(name, dtype, count, operation, -1 if root is None else root)
-        if self.size > 2 and data.nbytes > SMALL_BYTES:
+        if self.size > 2 and data.nbytes * (self.size - 1) > READ_BYTES:
             yield from self._all_reduce_by_parts(data, operation, root, mark)
             return
         most = self._capacity(dtype)

@@ -36,8 +36,9 @@ from manyhands.errors import RankFailed
 Steps = Generator[int, None, None]
 ANYONE = -1
 
-SPINS = 300  # about 50 microseconds
+SPINS = 1000  # about a quarter of a millisecond
 YIELD_SECONDS = 0.003
+BACKGROUND_YIELD_SECONDS = 0.001  # the thread keeps to sleeping: its caller may need the core
 SLEEP_SECONDS = 50e-6
 LOOK_SECONDS = 0.1  # how often those who wait look whether the others are still there
 
@@ -215,7 +216,8 @@ class Engine:
 
     def _step(self, work: Work) -> bool:
         try:
-            work.awaited = next(work.steps)
+            if not work.done:  # ended with an error of another one's
+                work.awaited = next(work.steps)
         except StopIteration:
             work.done = True
         except BaseException as error:
@@ -224,7 +226,7 @@ class Engine:
 
     def wait_for(self, work: Work, timeout: float = 0.0) -> None:
         """Move everything forward in this thread until the work is done, well or with an error."""
-        patience = Patience(self, timeout or self.timeout, self.spins)
+        patience = Patience(self, timeout or self.timeout, self.spins, YIELD_SECONDS)
         with self.book:
             self._callers += 1
         try:
@@ -273,7 +275,7 @@ class Engine:
 
     def _serve(self) -> None:
         """The background thread's turn: until nothing needs it, or a caller waits and does the work itself."""
-        began, patience = perf_counter(), Patience(self, self.timeout, spins=0)
+        began, patience = perf_counter(), Patience(self, self.timeout, 0, BACKGROUND_YIELD_SECONDS)
         while not self.closed and not self._callers and (pending := self._heads(None)):
             waited = self.meter.waited_seconds
             self.advance()
@@ -337,8 +339,8 @@ class Engine:
 class Patience:
     """One wait: how to pass the time, and when to look for those who do not come."""
 
-    def __init__(self, engine: Engine, timeout: float, spins: int):
-        self._engine, self._timeout, self._spins = engine, timeout, spins
+    def __init__(self, engine: Engine, timeout: float, spins: int, yield_seconds: float):
+        self._engine, self._timeout, self._spins, self._yield_seconds = engine, timeout, spins, yield_seconds
         self._turns = 0
         self._progress = engine.meter.progress
         self._since = perf_counter()
@@ -352,7 +354,7 @@ class Patience:
         if self._progress != self._engine.meter.progress:
             self._progress, self._since, self._turns = self._engine.meter.progress, now, 0
         waited = now - self._since
-        if waited < YIELD_SECONDS:
+        if waited < self._yield_seconds:
             give_core_away()
             return
         sleep(SLEEP_SECONDS if waited < 0.05 else 10 * SLEEP_SECONDS)
