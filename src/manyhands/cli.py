@@ -340,10 +340,8 @@ def _task(spec: str, batch_size: int | None = None, seed: int | None = None) -> 
 
     if not started_by_torchrun():
         warm_up()  # the ranks' server imports torch while we read the task
-    task = load_task(spec)
-    changes = {"batch_size": batch_size, "seed": seed}
-    changed = {name: value for name, value in changes.items() if value is not None}
-    return task.replace(**changed) if changed else task
+    task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
+    return task if seed is None else task.replace(seed=seed)
 
 
 def _source(spec: str) -> str:

@@ -94,23 +94,19 @@ def test_bytes_are_those_of_the_formula(options: str) -> None:
 
 
 def test_wait_is_the_bubble() -> None:
-    """Two ranks nap 30 ms a step each; the schedules say how much of the step they wait."""
-    shares = {}
+    """Two ranks nap 120 ms a step each; the schedules say how much of the step they wait."""
+    shares, steps = {}, {}
     for chunks in (1, 6):
-        run = quick_fit(
-            make_task(model=sleepy), f"pipeline:balance=1+2,chunks={chunks},schedule=gpipe", ranks=2, max_steps=8
-        )
+        options = f"balance=1+2,chunks={chunks},schedule=gpipe"
+        run = quick_fit(make_task(model=sleepy), f"pipeline:{options}", ranks=2, max_steps=5)
         assert run.phases_ms is not None
+        assert run.step_ms is not None
         shares[chunks] = run.phases_ms["wait"] / sum(run.phases_ms.values())
+        steps[chunks] = run.step_ms["median"]
         foretold = simulate([plan("gpipe", rank, 2, chunks) for rank in range(2)], 1.0, 0.0).bubble
-        assert shares[chunks] == pytest.approx(foretold, abs=0.17)
-    assert shares[6] < 0.7 * shares[1]
-
-
-def test_stages_work_at_the_same_time() -> None:
-    alone = quick_fit(make_task(model=sleepy), "model_parallel:balance=1+2", ranks=2, max_steps=8)
-    run = quick_fit(make_task(model=sleepy), "pipeline:balance=1+2,chunks=6", ranks=2, max_steps=8)
-    assert run.step_ms["median"] < 0.85 * alone.step_ms["median"]  # type: ignore[index]
+        assert shares[chunks] == pytest.approx(foretold, abs=0.15)
+    assert shares[6] < shares[1]
+    assert steps[6] < 0.85 * steps[1]  # the stages work at the same time
 
 
 def test_its_state_is_that_of_single() -> None:

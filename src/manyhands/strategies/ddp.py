@@ -92,8 +92,9 @@ def settle_buckets(wrapped: DistributedDataParallel) -> None:
     """
     reducer = wrapped.reducer
     trained = [parameter for parameter in wrapped.module.parameters() if parameter.requires_grad]
-    if wrapped.find_unused_parameters or not hasattr(reducer, "_rebuild_buckets"):
-        return  # these buckets are never cut anew
+    sparse = any(getattr(module, "sparse", False) for module in wrapped.module.modules())
+    if wrapped.find_unused_parameters or sparse or not hasattr(reducer, "_rebuild_buckets"):
+        return  # these buckets are never cut anew; sparse ones travel alone
     reducer.prepare_for_forward()
     reducer.prepare_for_backward([])
     torch.autograd.backward([parameter.sum() * 0 for parameter in trained])

@@ -293,7 +293,7 @@ class Engine:
 
     def under_way(self, kind: str) -> list[Work]:
         with self.book:
-            return [work for lane in self.lanes.values() for work in lane if work.lane[0] == kind]
+            return [work for lane in self.lanes.values() for work in lane if work.lane[0] == kind]  # type: ignore[index]
 
     def look(self, waited_for: Work | None, waited: float, timeout: float) -> None:
         """Raise if a rank that is waited for cannot come, or did not come in time."""
