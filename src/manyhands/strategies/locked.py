@@ -143,7 +143,7 @@ class TurnsWorker(SharedWorker):
         self._slot = open_slot(rank.shared, "sum", list(self.shared.home))
         self._turn: Any = rank.shared["turn"].numpy()
         self._bell = Bell(rank.shared["turn"][1:])
-        self._round = int(self._turn[0])  # the turn with which the round began
+        self._round = 0  # the turn with which this round began
 
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
