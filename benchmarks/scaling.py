@@ -99,7 +99,9 @@ def main() -> None:
     for ranks in options.ranks:
         sides["torch DDP over gloo by hand", ranks] = lambda n=ranks: by_hand(n, options.samples, options.steps)  # type: ignore[misc]
         for strategy in ("ddp", "ddp:transport=gloo", "hogwild"):
-            sides[f"manyhands {strategy}", ranks] = lambda s=strategy, n=ranks: ours(s, n, options.samples, options.steps)  # type: ignore[misc]
+            sides[f"manyhands {strategy}", ranks] = lambda s=strategy, n=ranks: ours(
+                s, n, options.samples, options.steps
+            )  # type: ignore[misc]
     speeds: dict[tuple[str, int], list[float]] = {key: [] for key in sides}
     for _ in range(options.rounds):
         for key, side in sides.items():
@@ -114,7 +116,8 @@ def main() -> None:
             "slowest": min(speeds[name, ranks]),
             "fastest": max(speeds[name, ranks]),
             "of perfect": medians[name, ranks] / (one * ranks),
-            "against gloo": medians[name, ranks] / medians.get(("torch DDP over gloo by hand", ranks), medians[name, ranks]),
+            "against gloo": medians[name, ranks]
+            / medians.get(("torch DDP over gloo by hand", ranks), medians[name, ranks]),
         }
         for name, ranks in sides
     ]

@@ -23,7 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]  # click's base of complaints, which typer carries under changing names
+UsageProblem: type[Exception] = typer.BadParameter.__mro__[
+    2
+]  # click's base of complaints, which typer carries under changing names
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="a built-in task, or a file that defines `task`")]
@@ -273,8 +275,12 @@ def watch(
 @app.command()
 def chaos(
     task: TaskArgument = "glyphs",
-    strategies: Annotated[list[str] | None, typer.Argument(metavar="[STRATEGY]...", help="default: ddp; with --all: all")] = None,
-    fault: Annotated[str | None, typer.Option(help="kill, stop, raise, exit, slow, hang, sigterm, disk-full, ...")] = None,
+    strategies: Annotated[
+        list[str] | None, typer.Argument(metavar="[STRATEGY]...", help="default: ddp; with --all: all")
+    ] = None,
+    fault: Annotated[
+        str | None, typer.Option(help="kill, stop, raise, exit, slow, hang, sigterm, disk-full, ...")
+    ] = None,
     rank: Annotated[int | None, typer.Option(help="the rank it strikes (default: the last)")] = None,
     step: Annotated[int | None, typer.Option(help="the step it strikes in")] = None,
     every: Annotated[bool, typer.Option("--all", help="every fault under every strategy")] = False,

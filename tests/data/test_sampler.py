@@ -23,7 +23,9 @@ def test_the_union_over_ranks_is_the_data_set_in_the_order_of_the_strategies(
         read: list[int] = []
         for step, planned in enumerate(Order(samples, batch_size, 5).steps(epoch)):
             shards = [taken[step] for taken, sampler in zip(passes, samplers, strict=True) if sampler.weight(step)]
-            assert [sample for shard in shards for sample in shard] == Order(samples, batch_size, 5).indices(planned).tolist()
+            assert [sample for shard in shards for sample in shard] == Order(samples, batch_size, 5).indices(
+                planned
+            ).tolist()
             assert max(map(len, shards)) - min(map(len, shards)) <= 1
             assert sum(sampler.weight(step) for sampler in samplers) == pytest.approx(1.0)
             read += [sample for shard in shards for sample in shard]

@@ -40,7 +40,12 @@ def autocast(job: Job, device: torch.device) -> AbstractContextManager[Any]:
 class Updater:
     """The optimizer with its schedule and clipping: one call is one write to the weights."""
 
-    def __init__(self, job: Job, parameters: Iterable[tuple[str, nn.Parameter]], norm: Callable[[list[Tensor]], Tensor] | None = None):
+    def __init__(
+        self,
+        job: Job,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        norm: Callable[[list[Tensor]], Tensor] | None = None,
+    ):
         self.named = list(parameters)
         self.optimizer: Optimizer = job.task.optimizer(self.named)
         self.schedule = job.task.schedule(self.optimizer, job.total_updates) if job.task.schedule else None
@@ -135,7 +140,9 @@ def load_named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Paramet
         names = [name for name, parameter in held.items() if any(parameter is p for p in group["params"])]
         for name in names:
             if name in owner:
-                group.update({key: value for key, value in owner[name].items() if key in group and key not in NOT_STATE})
+                group.update(
+                    {key: value for key, value in owner[name].items() if key in group and key not in NOT_STATE}
+                )
                 break
     for name, values in state["state"].items():
         if name in held:
@@ -154,7 +161,11 @@ def _at_home(value: Any, parameter: nn.Parameter) -> Any:
 
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, as copies on the CPU."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    return {
+        name: value.detach().to("cpu", copy=True)
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
 
 
 class OrdinaryWorker:
