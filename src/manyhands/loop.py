@@ -85,7 +85,7 @@ class Training:
         self.job, self.strategy, self.rank, self.plan = job, strategy, rank, plan
         self.order: Order = job.order
         self.clock = rank.clock
-        self.samples = 0
+        self.samples = self._past_samples = 0
         self.losses: list[tuple[int, float, int]] = []  # (step, mean, samples)
         self._unread: list[tuple[int, Any, int]] = []
         self.epochs: list[dict[str, Any]] = []
@@ -436,7 +436,7 @@ class Training:
         mine = share_of_past(past, self.rank)
         ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
         self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
-        self.samples = mine["samples"]
+        self.samples = self._past_samples = mine["samples"]
         self._first_epoch, self._first_number = checkpoint.epoch, checkpoint.number
         self._epoch_seconds = past.epoch_seconds
         if self.rank.leads:
@@ -473,6 +473,7 @@ class Training:
             "steps": self.clock.steps,
             "samples": self.samples,
             "repeats": self._repeats,
+            "fresh": 0 if self._repeats or rank.serves else self.samples - self._past_samples,
             "losses": self.losses,
             "peak_memory_bytes": peak_memory(rank.device),
             "updates": self._own_updates(worker),
@@ -486,10 +487,13 @@ class Training:
         everyone = [item for item in everyone if item is not None]
         updates, extras = [item["updates"] for item in everyone], [item["extra"] for item in everyone]
         record = summarise(everyone, rank.ranks)
+        resumed = self.plan.resume.step if self.plan.resume else 0
+        if resumed:  # ranks may have been others before, and seen each other's samples: the steps know the truth
+            record["samples"] = sum(self.history.counts[:resumed]) + sum(item["fresh"] for item in everyone)
+            record["samples_per_second"] = record["samples"] / record["seconds"]
         if self.plan.survive and (by_the_dead := rank.board.samples_of_lost):
             record["samples"] += by_the_dead
             record["samples_per_second"] = record["samples"] / record["seconds"]
-        resumed = self.plan.resume.step if self.plan.resume else 0
         record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
             updates=self._updates(updates),

@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from .strategies.links import send as send
     from .strategies.replicas import DataParallelCriterion as DataParallelCriterion
     from .strategies.replicas import DataParallelModel as DataParallelModel
-    from .strategies.shared_weights import SharedModel as SharedModel
     from .strategies.schedules import gpipe as gpipe
     from .strategies.schedules import interleaved as interleaved
     from .strategies.schedules import one_f_one_b as one_f_one_b
     from .strategies.schedules import plan as plan
     from .strategies.schedules import simulate as simulate
     from .strategies.schedules import split_sizes as split_sizes
+    from .strategies.shared_weights import SharedModel as SharedModel
     from .world.together import together as together

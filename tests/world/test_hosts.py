@@ -112,7 +112,7 @@ def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
         ["hybrid:replicas=2,stages=1"],
         ["parameter_server", "--ranks", "1"],
         ["fsdp"],
-        ["local_sgd"],
+        ["local_sgd:period=2"],
     ],
     ids=lambda words: words[0],
 )
