@@ -387,10 +387,12 @@ def main() -> NoReturn:
         code = _complain(str(problem), FAILED)
     except ManyhandsError as problem:
         code = _complain(str(problem), FAILED)
-    except (KeyboardInterrupt, typer.Abort):  # typer turns the one into the other
-        code = _complain("interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except BrokenPipeError:
         code = FAILED
+    if code == INTERRUPTED:  # raised here, or turned into an exit code by typer
+        _complain("interrupted", code)
     sys.exit(code if isinstance(code, int) else DONE)
 
 

@@ -15,6 +15,7 @@ from tests.conftest import BATCH, MODELS, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, check_state_travels, reference
 
 
+@pytest.mark.soak  # test_contract.py holds every strategy to this; here with all its options
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("kind", MODELS)
 def test_it_trains_the_model_of_single(kind: str, ranks: int) -> None:

@@ -20,6 +20,7 @@ def padded(model: nn.Module, ranks: int) -> int:
     return sum(-(-p.shape[0] // ranks) * ranks * p[0].numel() * p.element_size() for p in model.parameters())
 
 
+@pytest.mark.soak  # test_contract.py holds every strategy to this; here with all its options
 @pytest.mark.parametrize(
     ("kind", "ranks", "unit_mb"), [("mlp", 2, 0), ("mlp", 3, 1), ("skips", 2, 0), ("tied", 3, 0), ("dict", 2, 0)]
 )

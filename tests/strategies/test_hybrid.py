@@ -21,6 +21,7 @@ from tests.strategies.driving import bytes_of, check_phases, check_state_travels
 from tests.strategies.sharing import sparse_task
 
 
+@pytest.mark.soak  # test_contract.py holds every strategy to this; here with all its options
 @pytest.mark.parametrize(
     ("kind", "options", "ranks"),
     [

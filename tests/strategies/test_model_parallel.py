@@ -29,6 +29,7 @@ from tests.strategies.driving import check_phases, check_state_travels, drive, r
 from tests.strategies.sharing import sparse_task
 
 
+@pytest.mark.soak  # test_contract.py holds every strategy to this; here with all its options
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("kind", MODELS)
 def test_it_trains_the_model_of_single(kind: str, ranks: int) -> None:
@@ -85,6 +86,7 @@ def test_bytes_are_those_of_the_formula() -> None:
     assert quick_fit(frozen, "mp", ranks=2, max_steps=5).communication_bytes == 40 * 32 * 4  # nothing comes back
 
 
+@pytest.mark.soak  # timing: wants a quiet machine
 def test_all_but_one_rank_wait() -> None:
     run = quick_fit(make_task(model=sleepy), "model_parallel:balance=1+2", ranks=2, max_steps=4)
     assert run.phases_ms is not None

@@ -23,6 +23,7 @@ from tests.strategies.cutting import (
 from tests.strategies.driving import check_phases, check_state_travels, reference
 
 
+@pytest.mark.soak  # test_contract.py holds every strategy to this; here with all its options
 @pytest.mark.parametrize(
     ("kind", "options", "ranks"),
     [
@@ -93,6 +94,7 @@ def test_bytes_are_those_of_the_formula(options: str) -> None:
     assert run.communication_bytes == 2 * 40 * (32 + 24) * 4
 
 
+@pytest.mark.soak  # timing: wants a quiet machine
 def test_wait_is_the_bubble() -> None:
     """Two ranks nap 120 ms a step each; the schedules say how much of the step they wait."""
     shares, steps = {}, {}
