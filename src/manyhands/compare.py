@@ -25,7 +25,7 @@ from .strategies.base import Strategy
 from .strategies.ranks import default_ranks
 from .task import Task
 
-HANDFUL = ("single", "ddp", "hogwild", "pipeline", "parameter_server")
+HANDFUL = ("single", "ddp", "hogwild", "parameter_server")
 ROUND_SECONDS = 1.0  # the length of a slice
 FEWEST_STEPS = 20  # of a slice
 
