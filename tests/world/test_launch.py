@@ -84,6 +84,16 @@ def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback() -> None
     assert seconds < 5
 
 
+def test_a_failure_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """The rank's own process once printed a second traceback, of its exit."""
+
+    def boom() -> None:
+        raise ValueError("the planted one")
+
+    broken(boom)
+    assert "SystemExit" not in capfd.readouterr().err
+
+
 def test_a_killed_rank_is_noticed_within_two_seconds() -> None:
     failure, seconds = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert str(failure).startswith("rank 1 of 2 died in step 5, forward: killed by signal 9 (SIGKILL)")

@@ -162,6 +162,8 @@ def _leave(body: Callable[[], None]) -> None:
     try:
         body()
         code = 0
+    except SystemExit as leaving:  # a rank whose failure has been told
+        code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:
