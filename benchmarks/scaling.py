@@ -1,4 +1,4 @@
-"""Claim: on one host, ddp over shared memory and hogwild scale where plain torch DDP over gloo does not.
+"""ddp over shared memory and hogwild against plain torch DDP over gloo, on one host.
 
 LeNet on 28x28 images, 32 samples a rank, one thread a rank. Sides, in turn, round after round: one process by hand;
 plain torch DistributedDataParallel over gloo by hand; `fit` with ddp and with hogwild. Speeds are samples per second of
