@@ -1,4 +1,4 @@
-"""Claim: our synchronous parameter server trains LeNet at least 1.5 times as fast as one on torch RPC.
+"""Aim, not reached yet (1.40): our synchronous parameter server trains LeNet at least 1.5 times as fast as one on torch RPC.
 
 The same work on both sides, in turns: LeNet on `glyphs` images, 2 workers of 32 samples each, 1 server, SGD with
 momentum, gradients of both workers summed, one update a step, one thread a process. The RPC side is what one
