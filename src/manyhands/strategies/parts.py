@@ -97,8 +97,7 @@ class Updater:
 def fuse(optimizer: Optimizer) -> None:
     """Let torch's common optimizers run as one kernel over all parameters, where the user left that open.
 
-    Called when the first gradients are there, because sparse ones cannot be fused. The arithmetic is the same;
-    on LeNet the update takes half the time.
+    Called when the first gradients are there, because sparse ones cannot be fused. The arithmetic is the same.
     """
     if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return
