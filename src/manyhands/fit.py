@@ -334,7 +334,7 @@ class Fitting:
             raise refuse(self.strategy, reason)
         start = self.first_start(resume)
         probe(self.job)
-        self.strategy.check(self.job)
+        self.strategy.admit(self.job)
         self.job.prepared = self.strategy.prepare(self.job)
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
         until = time.monotonic() + time_limit if time_limit else None
@@ -448,7 +448,7 @@ def _join(fitting: Fitting, resume: bool) -> Outcome | None:
             "use ddp or parameter_server"
         )
     probe(job)
-    strategy.check(job)
+    strategy.admit(job)
     local = int(os.environ.get("LOCAL_RANK", index))
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()

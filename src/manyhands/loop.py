@@ -25,24 +25,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from .captured import Captured
 from .checkpoint import Checkpoint
 from .data import nest
 from .data.augment import sample_keys
-from .data.batches import Batch, Batches, DatasetSource
-from .data.order import Order, Step
-from .errors import RankFailed
+from .data.batches import Batch, Batches, DatasetSource, TensorSource
+from .data.order import Order, Shard, Step
+from .data.pinned import sent_ahead
+from .data.resident import Resident, fits
 from .evaluate import evaluate_model
 from .job import Job
+from .losses import Losses
 from .measure.run import available_cores, environment, weights_digest
 from .measure.summary import merge_losses, summarise, timeline
+from .recording import SAMPLED_STEPS, capture
 from .snapshot import History, Keeping, Snapshots, share_of_past
-from .strategies.base import Loss, Strategy, Worker
+from .strategies.base import Strategy, Worker
 from .world.launch import where
 from .world.rank import Rank
-from .world.watch import FIRST, who
+from .world.watch import FIRST
 
 PROGRESS_SECONDS = 0.1
-UNREAD_LOSSES = 50  # CUDA losses are read in batches: reading one waits for the device
 
 
 class Figures(dict[str, Any]):
@@ -86,8 +89,10 @@ class Training:
         self.order: Order = job.order
         self.clock = rank.clock
         self.samples = self._past_samples = 0
-        self.losses: list[tuple[int, float, int]] = []  # (step, mean, samples)
-        self._unread: list[tuple[int, Any, int]] = []
+        self.losses = Losses(rank)
+        self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
+        self._replaying: Captured | None = None
+        self._not_captured: str | None = None  # why not, on a GPU
         self.epochs: list[dict[str, Any]] = []
         self.evaluation_seconds = 0.0
         self.test: dict[str, Any] | None = None
@@ -113,10 +118,8 @@ class Training:
             self._restore(worker, self.plan.resume)
         shard = self.strategy.feed(rank)
         self._repeats = shard is not None and shard.repeats
-        batches = None
-        if shard is not None:
-            workers = self.job.settings.loader_workers or 0
-            batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
+        batches = None if shard is None else self._batches(shard)
+        worker = self._captured(worker, batches)
         rank.board.row(rank.index)[FIRST] = self.clock.steps + 1
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
@@ -142,11 +145,33 @@ class Training:
         worker.close()
         return outcome
 
+    def _batches(self, shard: Shard) -> Batches | Resident:
+        """This rank's batches: out of data on its GPU where that fits, else read by the host."""
+        keyed = self.job.task.augment is not None
+        if isinstance(self.job.train, TensorSource) and fits(self.job.train, self.rank.device, self.rank.processes):
+            return Resident(self.job.train, self.order, shard, keyed, self.rank.device)
+        return Batches(self.job.train, self.order, shard, keyed, self.job.settings.loader_workers or 0)
+
+    def _captured(self, worker: Worker, batches: Batches | Resident | None) -> Worker:
+        """The worker with its steps recorded in a CUDA graph, where they can be."""
+        self._fetch = batches.fetch if isinstance(batches, Resident) else None
+        if self.rank.device.type != "cuda" or self.job.settings.capture == "off":
+            return worker
+        if self.plan.on_step:
+            self._not_captured = "on_step looks at every step"
+            return worker
+        made, self._not_captured = capture(worker, batches, self.job, self.rank, self._prepare, self._first_epoch)
+        if isinstance(made, Captured):
+            self._replaying = made
+        return made
+
     # ------------------------------------------------------------ steps
 
-    def _run_epoch(self, worker: Worker, batches: Batches | None, epoch: int, steps: list[Step]) -> Step:
+    def _run_epoch(self, worker: Worker, batches: Batches | Resident | None, epoch: int, steps: list[Step]) -> Step:
         """The steps of an epoch; returns the last one made."""
         feed: Iterator[Batch] | None = batches.epoch(epoch, steps[0].number) if batches else None
+        if feed is not None and isinstance(batches, Batches) and self.rank.device.type == "cuda":
+            feed = sent_ahead(feed, self.rank.device)
         self.rank.barrier()
         self._epoch_began = self.clock.seconds - self._epoch_seconds
         self._epoch_first = self.clock.steps - steps[0].number
@@ -160,11 +185,13 @@ class Training:
             if self._due and step is not steps[-1]:
                 self._pause_for_snapshot(worker, step)
         self._pause()
-        self._read_losses()
+        self.losses.read()
         return step
 
     def _pause(self) -> None:
-        """Stop the clock once every process is here."""
+        """Stop the clock once every process is here and no step is left to run."""
+        if self._replaying is not None:
+            self.losses.note(self._replaying.settle(), self.clock.steps - 1)
         with self.clock.during("wait"):
             self.rank.barrier()
         self.clock.stop()
@@ -178,14 +205,14 @@ class Training:
             batch = next(feed)
             if self.plan.survive and self.rank.board.anyone_lost:
                 self._take_over(batch)
-            self._prepare(batch)
+            if self._replaying is None:  # a recorded step gathers and augments by itself
+                self._prepare(batch)
             self.samples += batch.count
         if self.plan.fault is not None:
             self.plan.fault(self.rank, clock.steps + 1)
         loss = worker.step(batch)
         clock.enter("other")
-        if loss is not None:
-            self._note(loss)
+        self.losses.note(loss, clock.steps)
         clock.end_step()
         if self.plan.survive:
             self.rank.board.finish(self.rank.index, clock.steps, self.samples)
@@ -212,9 +239,11 @@ class Training:
                 batch.keys = torch.cat([sample_keys(self.order.seed, epoch, found) for epoch, found in chosen])
 
     def _prepare(self, batch: Batch) -> None:
-        """Move the batch to the rank's device and augment it there."""
+        """Gather the batch on the rank's device or move it there, and augment it."""
         device = self.rank.device
-        if device.type != "cpu":
+        if self._fetch is not None and batch.input is None and batch.target is None:
+            self._fetch(batch)
+        elif device.type != "cpu":
             self.clock.enter("transfer")
             batch.input, batch.target, batch.keys = (
                 nest.each(value, lambda tensor: tensor.to(device, non_blocking=True))
@@ -223,36 +252,6 @@ class Training:
         if self.job.task.augment is not None and batch.keys is not None:
             self.clock.enter("augment")
             batch.input = self.job.task.augment(batch.input, batch.keys)
-
-    def _note(self, loss: Loss) -> None:
-        mean, count = loss
-        if isinstance(mean, torch.Tensor):
-            if mean.device.type != "cpu":
-                self._unread.append((self.clock.steps, mean, count))
-                if len(self._unread) >= UNREAD_LOSSES:
-                    self._read_losses()
-                return
-            mean = mean.item()
-        self._keep_loss(self.clock.steps, mean, count)
-
-    def _read_losses(self) -> None:
-        if self._unread:
-            values = torch.stack([mean.float() for _, mean, _ in self._unread]).tolist()
-            for (step, _, count), value in zip(self._unread, values, strict=True):
-                self._keep_loss(step, value, count)
-            self._unread.clear()
-
-    def _keep_loss(self, step: int, mean: float, count: int) -> None:
-        if count and not math.isfinite(mean):
-            raise RankFailed(
-                f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
-                "not a finite number; lower the learning rate, clip gradients (clip=1.0) or look at the data",
-                rank=self.rank.index,
-                step=step + 1,
-                phase="forward",
-                kind="loss",
-            )
-        self.losses.append((step, mean, count))
 
     # ------------------------------------------------------------ between steps
 
@@ -263,8 +262,8 @@ class Training:
         done = self.clock.steps
         lockstep = self.strategy.lockstep or self.rank.processes == 1
         with self.clock.during("other"):
-            self._read_losses()
-            mine = self.losses[-1:] if self.losses and self.losses[-1][0] == done - 1 else []
+            self.losses.read()
+            mine = [entry for entry in self.losses.kept[-1:] if entry[0] == done - 1]
             everyone = (self.rank.gather(mine) or []) if lockstep else [mine]
             stop = False
             if self.rank.leads:
@@ -309,7 +308,7 @@ class Training:
                 "steps": self.job.total_steps,
                 "epoch": step.epoch + 1,
                 "epochs": self.job.settings.epochs,
-                "loss": self.losses[-1][1] if self.losses else None,
+                "loss": self.losses.kept[-1][1] if self.losses.kept else None,
                 "samples_per_second": samples / seconds if seconds else None,
                 "phases": list(self.clock.phases),
                 "beats": [
@@ -323,7 +322,7 @@ class Training:
         rank = self.rank
         rank.say("evaluation" if rank.leads else "wait")
         first = self._epoch_first
-        everyone = rank.gather([entry for entry in self.losses if entry[0] >= first])
+        everyone = rank.gather([entry for entry in self.losses.kept if entry[0] >= first])
         weights = worker.weights()
         stop = False
         if rank.leads:
@@ -374,7 +373,7 @@ class Training:
     def _pause_for_snapshot(self, worker: Worker, step: Step) -> None:
         """All processes stop their clocks, take the snapshot and go on together."""
         self._pause()
-        self._read_losses()
+        self.losses.read()
         self._take_snapshot(worker, step)
         self.rank.barrier()
         self.clock.start()
@@ -416,7 +415,7 @@ class Training:
             "since": since,
             "updates": self._own_updates(worker),
             "staleness": worker.figures().get("staleness"),
-            "losses": [entry for entry in self.losses if entry[0] >= since],
+            "losses": [entry for entry in self.losses.kept if entry[0] >= since],
             "durations": [end - begin for begin, end in zip(ends[since:], ends[since + 1 :], strict=False)],
         }
 
@@ -445,7 +444,7 @@ class Training:
             first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
             for step in range(first, checkpoint.step):
                 if past.counts[step]:
-                    self.losses.append((step, past.losses[step], past.counts[step]))
+                    self.losses.kept.append((step, past.losses[step], past.counts[step]))
 
     def _nothing_left(self, worker: Worker) -> dict[str, Any] | None:
         """A resumed fit that had already made all its steps still gives weights and test figures."""
@@ -474,7 +473,7 @@ class Training:
             "samples": self.samples,
             "repeats": self._repeats,
             "fresh": 0 if self._repeats or rank.serves else self.samples - self._past_samples,
-            "losses": self.losses,
+            "losses": self.losses.kept,
             "peak_memory_bytes": peak_memory(rank.device),
             "updates": self._own_updates(worker),
             "extra": worker.figures(),
@@ -507,9 +506,26 @@ class Training:
             first_step_time=started,
             status="stopped" if self.stopped else "done",
             reason=self.stopped,
-            notes=[note for extra in extras for note in extra.get("notes", [])],
+            notes=[note for extra in extras for note in extra.get("notes", [])] + self._capture_notes(),
+            **self._capture_record(),
         )
         return Outcome(record, weights, timeline(everyone))
+
+    def _capture_notes(self) -> list[str]:
+        """Why steps were not captured, where a person could have expected them to be."""
+        reason = self._replaying.stopped if self._replaying is not None else self._not_captured
+        return [f"steps are not captured in a CUDA graph: {reason}"] if reason and self.rank.processes == 1 else []
+
+    def _capture_record(self) -> dict[str, Any]:
+        """What the record says of captured steps; nothing where there is no GPU or nobody asked."""
+        if self._replaying is not None:
+            return {
+                "capture": self._replaying.figures()["captured"],
+                "phases_source": f"shares of {SAMPLED_STEPS} eager steps, total of the captured run",
+            }
+        if self._not_captured is not None:
+            return {"capture": {"steps": 0, "steps_a_replay": 0, "reason": self._not_captured}}
+        return {}
 
 
 def seed_step(seed: int, rank: Rank, step: int, data_draws: bool = False) -> None:

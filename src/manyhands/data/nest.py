@@ -42,3 +42,8 @@ def count(value: Any) -> int:
     """How many samples a nest holds: the first dimension of its first tensor."""
     tensor = first(value)
     return int(tensor.shape[0]) if tensor is not None and tensor.dim() else 0
+
+
+def part(value: Any, rows: slice) -> Any:
+    """Some of the samples of a nest, as views."""
+    return each(value, lambda tensor: tensor[rows])

@@ -1,8 +1,8 @@
 """The clock: where the time of a step goes.
 
 A rank is always in exactly one phase; entering the next one closes the last. So the phases of a step sum to
-the step by construction, and what nobody claimed is `other`. On CUDA the marks are events on the current
-stream, resolved after the step, because a host clock around asynchronous calls measures only their launch.
+the step by construction, and what nobody claimed is `other`. A rank with a GPU has a clock of events instead
+(`cuda_clock.py`), because a host clock around asynchronous calls measures only their launch.
 
     clock.start()                            a stretch of steps begins (after a barrier)
       clock.enter("load"); ...               one mark: about a third of a microsecond
@@ -125,6 +125,9 @@ class Clock:
         self._tracing = False
         self.steps += 1
         self.step_ends.append(self._elapsed + self._since - self._began)
+
+    def ran(self) -> None:
+        """Steps handed over earlier have run with this one; only a clock of captured steps wants to know."""
 
     def say(self, number: int) -> None:
         """Tell the watchers of a state that is no phase of a step (start-up, evaluation, end)."""

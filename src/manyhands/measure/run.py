@@ -61,6 +61,7 @@ class Run:
     losses: list[float | None] = field(default_factory=list)
     phases_ms: dict[str, float] | None = None
     phases_source: str | None = None  # "measured", or how a split was sampled (captured steps)
+    capture: dict[str, Any] | None = None  # on a GPU: steps replayed from a CUDA graph, or the reason why none were
     overlapped_communication_ms: float | None = None
     communication_bytes: float | None = None
     per_rank: list[dict[str, Any]] = field(default_factory=list)

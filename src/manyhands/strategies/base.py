@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Loss(NamedTuple):
-    """The loss of a step where it is known: its mean over this rank's samples, and how many those are."""
+    """The loss of a step where it is known: its mean over this rank's samples, and how many those are.
+
+    A worker that runs several steps at once gives the means of all of them in one tensor.
+    """
 
     mean: Tensor | float
     count: int  # type: ignore[assignment]  # a tuple has a method of this name, which nobody needs
@@ -29,7 +32,7 @@ class Loss(NamedTuple):
 class Worker(Protocol):
     """What steps on a rank."""
 
-    def step(self, batch: Batch | None) -> Loss | None:
+    def step(self, batch: Batch | None) -> Loss | list[Loss] | None:
         """Consume this rank's part of one global batch; servers get None and serve one round."""
 
     def weights(self) -> dict[str, Tensor] | None:
@@ -63,6 +66,7 @@ class Strategy(ABC):
     exact: ClassVar[bool] = True  # promises the weights of `single`
     shards_batch: ClassVar[bool] = True  # a rank computes on a part of the batch (matters to BatchNorm)
     hosts: ClassVar[bool] = True  # may run over several hosts
+    compiles: ClassVar[bool] = False  # its model can be compiled whole (`compile=True`)
     preload: ClassVar[tuple[str, ...]] = ()  # modules slow to import, loaded once for all ranks
     ranks: int
 
@@ -86,8 +90,16 @@ class Strategy(ABC):
         """The others can go on when a rank dies (`on_death="continue"`)."""
         return False
 
+    def admit(self, job: Job) -> None:
+        """Refuse what this strategy cannot do, before any process starts."""
+        if job.settings.compile and not self.compiles:
+            raise refuse(
+                self, "does not keep the model whole, so it cannot be compiled (compile=True); use single or ddp"
+            )
+        self.check(job)
+
     def check(self, job: Job) -> None:
-        """Every refusal, before any process starts."""
+        """The strategy's own refusals."""
         return
 
     def prepare(self, job: Job) -> Any:

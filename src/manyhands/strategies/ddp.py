@@ -47,6 +47,7 @@ class DDP(Strategy):
 
     name = "ddp"
     summary = "a model on every rank, gradients all-reduced during backward"
+    compiles = True
 
     def __post_init__(self) -> None:
         if self.bucket_mb <= 0:

@@ -48,6 +48,7 @@ class LocalSGD(Strategy):
 
     name = "local_sgd"
     summary = "every rank trains its own copy; copies are averaged every few steps"
+    compiles = True
     exact = False
 
     def __post_init__(self) -> None:
@@ -85,7 +86,7 @@ class LocalWorker:
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
-        loss = self._gradient(batch) if batch.count else None  # an empty shard moves nothing
+        loss = self.add_gradient(batch) if batch.count else None  # an empty shard moves nothing
         self._in_update += batch.count
         self._seen += batch.count
         self._seen_by_all += batch.step.total
@@ -96,7 +97,7 @@ class LocalWorker:
                 self._meet()
         return None if loss is None else Loss(loss.detach(), batch.count)
 
-    def _gradient(self, batch: Batch) -> Tensor:
+    def add_gradient(self, batch: Batch) -> Tensor:
         """Of the sum over the shard's samples; the update divides by their number."""
         self.clock.enter("forward")
         with autocast(self.job, self.rank.device):

@@ -148,7 +148,7 @@ class TurnsWorker(SharedWorker):
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
         mark_empty(self.plain, batch.count == 0)
-        loss = Loss(self._gradient(batch).detach(), batch.count)
+        loss = Loss(self.add_gradient(batch).detach(), batch.count)
         if batch.update:
             self._add_in_turn()
             if self.rank.index == 0:

@@ -58,6 +58,7 @@ class ParameterServer(Strategy):
 
     name = "parameter_server"
     summary = "servers own slices of the weights, ranks push gradients and pull weights"
+    compiles = True
     runs_on = "one host or several, CPU or CUDA (the servers compute on the CPU)"
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class Client(OrdinaryWorker):
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
         self._group += batch.count
-        loss = Loss(self._gradient(batch).detach(), batch.count) if batch.count else Loss(0.0, 0)
+        loss = Loss(self.add_gradient(batch).detach(), batch.count) if batch.count else Loss(0.0, 0)
         sync = self._strategy.mode == "sync"
         push = batch.update and (sync or self._group > 0)
         kind = PUSH if push else PASS

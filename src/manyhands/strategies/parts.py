@@ -22,6 +22,8 @@ def place_model(job: Job, rank: Rank) -> nn.Module:
     places = {parameter.device for parameter in model.parameters()}
     if len(places) <= 1 and places <= {torch.device("cpu")}:
         model = model.to(rank.device)
+    if job.settings.compile:
+        model.compile()
     return model.train()
 
 
@@ -56,6 +58,11 @@ class Updater:
 
     def update(self, advance: bool = True) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
+        self.apply()
+        self.advance(schedule=advance)
+
+    def apply(self) -> None:
+        """Clip, write the weights, forget the gradients."""
         if self._fusing:
             self._fusing = False
             fuse(self.optimizer)
@@ -63,7 +70,10 @@ class Updater:
             self._clip(self.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.schedule is not None and advance:
+
+    def advance(self, schedule: bool = True) -> None:
+        """Count an update and move the schedule on."""
+        if self.schedule is not None and schedule:
             self.schedule.step()
         self.updates += 1
 
@@ -161,7 +171,7 @@ def _at_home(value: Any, parameter: nn.Parameter) -> Any:
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, as copies on the CPU."""
     return {
-        name: value.detach().to("cpu", copy=True)
+        name: value.detach().to("cpu", copy=True).contiguous()
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
@@ -193,16 +203,17 @@ class OrdinaryWorker:
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
         if batch.update:
-            loss = self._gradient(batch)
+            loss = self.add_gradient(batch)
         else:
             with self._hold():
-                loss = self._gradient(batch)
+                loss = self.add_gradient(batch)
         if batch.update:
             self._clock.enter("update")
             self.updater.update()
         return Loss(loss.detach(), batch.count)
 
-    def _gradient(self, batch: Batch) -> Tensor:
+    def add_gradient(self, batch: Batch) -> Tensor:
+        """Forward and backward of a batch; gradients are added to those that are there."""
         self._clock.enter("forward")
         with autocast(self.job, self.rank.device):
             loss = self._loss(self.model(batch.input), batch.target)

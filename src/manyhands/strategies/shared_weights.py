@@ -205,7 +205,7 @@ class SharedWorker(OrdinaryWorker):
         self._group += batch.count
         if batch.count == 0:
             return Loss(0.0, 0)
-        return Loss(self._gradient(batch).detach(), batch.count)
+        return Loss(self.add_gradient(batch).detach(), batch.count)
 
     def write(self, batch: Batch) -> None:
         """One update with this rank's gradient alone."""

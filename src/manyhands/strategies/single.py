@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import BadInput
 from ..job import Job
 from ..world.rank import Rank
@@ -25,6 +27,7 @@ class Single(Strategy):
 
     name = "single"
     summary = "one process, one device: the baseline"
+    compiles = True
     runs_on = "CPU or CUDA"
     shards_batch = False
 
@@ -34,4 +37,7 @@ class Single(Strategy):
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         model = place_model(job, rank)
+        if rank.device.type == "cuda" and job.settings.precision == "bf16":
+            # convolutions of half precision run on tensor cores in this layout, without copies in between
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return OrdinaryWorker(job, rank, model, model)

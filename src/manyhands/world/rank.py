@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import BadInput
 from ..measure.clock import Clock
+from ..measure.cuda_clock import CudaClock
 from .launch import Place
 from .memory import Slot, attach_tensors, open_of_process, share_tensors
 from .watch import ARRIVALS, DONE, PHASE_NUMBERS, Board
@@ -48,7 +49,7 @@ class Rank:
         self.shared = dict(shared) if shared is not None else None
         self.hosts = hosts
         self.host = socket.gethostname()
-        self.clock = Clock()
+        self.clock: Clock = CudaClock(device) if device.type == "cuda" else Clock()
         self.transport: str | None = None
         self._meeting = 0
         self.use_board(board)
