@@ -90,6 +90,7 @@ def _try(captured: Captured) -> bool:
         for _ in range(WARM_UP):
             _run(captured, lambda: captured.program(1))
         host = _host_randomness()
+        captured.set(0, [])
         generator.manual_seed(0)
         torch.cuda.synchronize(device)
         try:
@@ -103,8 +104,10 @@ def _try(captured: Captured) -> bool:
 
 
 def _run(captured: Captured, program: Callable[[], None]) -> None:
+    device = captured.data.device
     rates = [float(group["lr"]) for group in captured.worker.updater.optimizer.param_groups]
     captured.set(0, [rates] * captured.most_units)
+    torch.cuda.default_generators[device.index or 0].manual_seed(0)  # every try draws the same numbers
     program()
     captured.forget_place()
 

@@ -27,7 +27,9 @@ def test_a_strategy_trains_on_the_gpu(name: str) -> None:
     assert run.status == "done"
     assert run.steps == STEPS
     assert {row["device"] for row in run.per_rank} == {"cuda:0"}
-    assert all(row["peak_memory_bytes"] > 0 for row in run.per_rank)
+    known = [row["peak_memory_bytes"] for row in run.per_rank if row["peak_memory_bytes"] is not None]
+    assert known  # threads of one process on one GPU have one figure between them
+    assert min(known) > 0
     assert run.phases_ms is not None
     assert run.seconds is not None
     assert sum(run.phases_ms.values()) * run.steps == pytest.approx(run.seconds * 1e3, rel=0.02)

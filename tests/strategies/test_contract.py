@@ -167,3 +167,11 @@ def test_short_names_and_options() -> None:
         make_strategy("hybrid:replicas=2,stages=2", 3)
     with pytest.raises(mh.BadInput, match="give one of the two"):
         make_strategy("ddp:ranks=3", 2)
+
+
+def test_a_lone_rank_of_ddp_is_single() -> None:
+    """ddp with --ranks 1 failed for want of a process group; by name its transport still makes one."""
+    alone = quick_fit(make_task(), "ddp", ranks=1, max_steps=STEPS)
+    grouped = quick_fit(make_task(), "ddp:transport=gloo", ranks=1, max_steps=STEPS)
+    assert distance(alone, reference("mlp")) == 0
+    assert distance(grouped, reference("mlp")) < 1e-6

@@ -7,6 +7,9 @@ marks of the host (`since`: the wait inside a collective, say) are put on the sa
     host     enter  enter   enter      runs ahead of the device
     device      |------|--------|---   each mark closes a phase when the device gets there
 
+A mark costs the host several microseconds, and a small step is launched in a few hundred: phases are marked in the
+first steps of a stretch and in every eighth after that, and the other steps' time is split in the shares these had.
+
 Captured steps run several at a time and leave no marks inside. Their time is measured from one group of steps to
 the next, and split in the shares of phases that a short eager sample of the same step had.
 """
@@ -24,7 +27,10 @@ from .clock import _BEAT_PHASE, _BEAT_SINCE, _TRACE_LIMIT, NUMBER, OTHER, TRACED
 from .run import PHASES
 
 READ_AT = 512  # marks that may wait to be read
+FIRST_MARKED, MARKED_EVERY = 24, 8  # steps of a stretch whose phases are marked
+UNSETTLED = 3  # the first steps of a run choose kernels and buffers: they say nothing about the others
 _NO_STEP = -1
+_UNSPLIT = -1  # a stretch of time that still has to be split into phases
 
 
 class CudaClock(Clock):
@@ -38,6 +44,10 @@ class CudaClock(Clock):
         self._last: torch.cuda.Event | None = None  # the event read last, and its time
         self._last_time = self._time = 0
         self._running = False
+        self._first = 0  # the first step of this stretch
+        self._marking = True  # phases are marked now
+        self._unsplit = 0
+        self._typical = [0] * len(PHASES)  # nanoseconds in each phase of marked steps
         self._shares: list[float] | None = None
         self._groups: deque[tuple[torch.cuda.Event, int]] = deque()  # captured: when a group of steps was done
         self._unmarked = 0  # captured: steps since the last mark
@@ -47,7 +57,7 @@ class CudaClock(Clock):
 
     def _switch(self, number: int) -> int:
         last = self._phase
-        if self._running and self._shares is None:
+        if self._marking and self._running and self._shares is None:
             self._mark(self._event(), last)
         self._phase = number
         beat = self._beat
@@ -56,7 +66,7 @@ class CudaClock(Clock):
         return last
 
     def since(self, phase: str, when: int) -> None:
-        if self._running and self._shares is None:
+        if self._marking and self._running and self._shares is None:
             self._mark(when, self._phase)
         self._phase = NUMBER[phase]
 
@@ -76,7 +86,8 @@ class CudaClock(Clock):
         torch.cuda.synchronize(self._device)  # what was launched before belongs to no step
         self._into = self.phases
         self._phase = OTHER
-        self._running = True
+        self._running = self._marking = True
+        self._first = self.steps
         self._last = self._event()
         self._last_time = self._time = self._since = self._began = monotonic_ns()
 
@@ -87,19 +98,22 @@ class CudaClock(Clock):
             self._close_group()
         self._phase = OTHER
         self._read(wait=True)
+        self._split()
         self._elapsed += self._time - self._began
         self._into = self._scratch
         self._running = False
 
     def begin_step(self) -> None:
         self._beat[0] = self.steps + 1  # people count from one
+        number = self.steps - self._first
+        self._marking = number < FIRST_MARKED or number % MARKED_EVERY == 0
         self._switch(NUMBER["load"])
 
     def end_step(self) -> None:
         if self._shares is None:
             if self._running:
-                self._mark(self._event(), self._phase, self.steps)
-            self._phase = OTHER
+                self._mark(self._event(), self._phase if self._marking else _UNSPLIT, self.steps)
+            self._phase, self._marking = OTHER, True
         else:
             self._unmarked += 1
             if self._ran:
@@ -152,14 +166,32 @@ class CudaClock(Clock):
             when, closes, ends = self._marks.popleft()
             began = self._time
             self._advance(when)
-            self._into[closes] += self._time - began
             step = len(self.step_ends)
-            if step in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT:
+            if closes == _UNSPLIT:
+                self._unsplit += self._time - began
+            else:
+                self._into[closes] += self._time - began
+                if step >= UNSETTLED:
+                    self._typical[closes] += self._time - began
+            if closes != _UNSPLIT and step in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT:
                 self.trace.append((step, closes, began, self._time))
             if ends != _NO_STEP:
                 self.step_ends.append(self._elapsed + self._time - self._began)
         while self._groups and (wait or self._groups[0][0].query()):
             self._book_group(*self._groups.popleft())
+
+    def _split(self) -> None:
+        """The time of steps without marks, in the shares of those with marks."""
+        total = sum(self._typical)
+        if not self._unsplit or not total:
+            return
+        left = self._unsplit
+        for number, typical in enumerate(self._typical):
+            part = self._unsplit * typical // total
+            self._into[number] += part
+            left -= part
+        self._into[OTHER] += left
+        self._unsplit = 0
 
     def _book_group(self, event: torch.cuda.Event, steps: int) -> None:
         """The time since the last group, over its steps and over the phases in their shares."""

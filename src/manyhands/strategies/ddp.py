@@ -57,6 +57,8 @@ class DDP(Strategy):
         model = place_model(job, rank)
         if job.settings.sync_batchnorm:
             share_batchnorm(model)
+        if not dist.is_initialized():  # a lone rank has nobody to sum with
+            return OrdinaryWorker(job, rank, model, model)
         return DDPWorker(self, job, rank, model)
 
 

@@ -174,15 +174,17 @@ def choose_transport(asked: str, device: torch.device, processes: int, hosts: in
 
 
 def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) -> None:
-    """Make the process group of this world (none for a lone process)."""
-    if rank.processes == 1:
+    """Make the process group of this world; a lone process has one only where a transport is asked for by name."""
+    if rank.processes == 1 and asked == "auto":
         return
     transport = choose_transport(asked, rank.device, rank.processes, rank.hosts)
     if transport == "shm":
         from . import shm  # noqa: F401 (registers the backend)
     backend = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl", "shm": "manyhands_shm"}[transport]
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
-    if store is None:
+    if rank.processes == 1:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **options)
+    elif store is None:
         dist.init_process_group(backend, **options)  # torchrun's environment says where to meet
     else:
         dist.init_process_group(backend, store=store, rank=rank.index, world_size=rank.processes, **options)
