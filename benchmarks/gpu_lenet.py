@@ -42,10 +42,9 @@ class OnTheGpu:
 
 def with_manyhands(steps: int, capture: str) -> float:
     task = mh.Task(make_model, make_data(steps), loss_of, make_optimizer, batch_size=BATCH, name="lenet")
-    run = mh.fit(task, "single", device="cuda", capture=capture, progress=False)
-    assert run.seconds is not None
+    run = mh.fit(task, "single", epochs=2, device="cuda", capture=capture, progress=False)
     assert capture == "off" or (run.capture is not None and run.capture["reason"] is None), run.capture
-    return run.steps / run.seconds
+    return steps / run.epochs[1]["seconds"]  # the first epoch begins with steps that choose kernels
 
 
 def main() -> None:

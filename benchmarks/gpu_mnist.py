@@ -88,7 +88,8 @@ def main() -> None:
     other("plain loop, whole batches on the GPU", WholeBatches())
     runs = [mh.fit(task, "single", device="cuda", progress=False) for _ in range(options.rounds)]
     for run in runs:
-        assert run.capture is not None and run.capture["reason"] is None, run.capture
+        assert run.capture is not None
+        assert run.capture["reason"] is None, run.capture
     seconds = [run.seconds or 0.0 for run in runs]
     median = runs[seconds.index(statistics.median_low(seconds))]
     whole = [(run.seconds or 0) + (run.startup_seconds or 0) + (run.evaluation_seconds or 0) for run in runs]
@@ -110,6 +111,8 @@ def main() -> None:
         seconds=seconds,
         with_start_and_evaluation=whole,
         accuracies=[run.test["accuracy"] for run in runs if run.test],
+        startup_seconds=[run.startup_seconds for run in runs],
+        evaluation_seconds=[run.evaluation_seconds for run in runs],
         capture=runs[0].capture,
         phases_ms=runs[0].phases_ms,
     )

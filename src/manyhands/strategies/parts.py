@@ -196,7 +196,7 @@ class OrdinaryWorker:
     ):
         self.job, self.rank, self.model, self.plain = job, rank, model, plain
         self.updater = Updater(job, trained_parameters(plain), norm)
-        self._hold, self._after_backward = hold, after_backward
+        self._hold, self.after_backward = hold, after_backward
         self._clock = rank.clock
         self._loss = job.task.loss
 
@@ -220,8 +220,8 @@ class OrdinaryWorker:
         self._clock.enter("backward")
         weight = batch.weight
         (loss if weight == 1.0 else loss * weight).backward()
-        if self._after_backward is not None:
-            self._after_backward()
+        if self.after_backward is not None:
+            self.after_backward()
         return loss
 
     def weights(self) -> dict[str, Tensor] | None:

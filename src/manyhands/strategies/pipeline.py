@@ -6,11 +6,14 @@
 
     each step    stage 0 sends the activations of a chunk on and begins the next one at once;
                  which pass comes next is the schedule's to say (schedules.py: gpipe, 1f1b, interleaved);
+                 a backward pass sends the gradients of its inputs on and leaves those of the weights for the end,
+                 where all chunks' are made together (weights=late; weights=along makes them chunk by chunk);
                  gradients of all chunks add up to those of the batch; then every rank updates its own layers
 
 Cost per step: bytes as in model_parallel, sum_k (A_k + G_k) over the cuts, in as many messages each as there are chunks.
 The ranks wait for (p - 1) / (m + p - 1) of the step at best, with p stages and m chunks of equal cost: the bubble, in
-the record as `wait`. Held on a rank: its layers, and the activations of at most p - stage chunks (1f1b).
+the record as `wait`. Held on a rank: its layers, and the activations of at most p - stage chunks (1f1b); with
+weights=late also the inputs and output gradients of linear and convolution layers, of all chunks.
 Exact: chunks are weighted with their true sizes. BatchNorm sees one chunk at a time and is then not exact. Papers:
 Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient large-scale ...", 2021 (interleaved).
 """
@@ -41,6 +44,7 @@ class Pipeline(Strategy):
     schedule: str = "1f1b"
     stages_per_rank: int | None = None
     balance: Balance = "time"
+    weights: str = "late"  # weight gradients of all chunks at the end, or with each chunk: "along"
     transport: str = "auto"
 
     name = "pipeline"
@@ -53,6 +57,8 @@ class Pipeline(Strategy):
             raise BadInput(f"pipeline:split_size must be at least 1 (found {self.split_size})")
         if self.schedule not in SCHEDULES:
             raise BadInput(f'pipeline has no schedule "{self.schedule}"{did_you_mean(self.schedule, SCHEDULES)}')
+        if self.weights not in ("late", "along"):
+            raise BadInput(f'pipeline:weights must be "late" or "along" (found "{self.weights}")')
         if (self.stages_per_rank or 1) > 1 and self.schedule != "interleaved":
             raise BadInput(
                 f"pipeline:schedule={self.schedule} runs one stage a rank (stages_per_rank: {self.stages_per_rank}); "
@@ -109,7 +115,7 @@ class PipelineWorker(StagesWorker):
     """Runs its part of the schedule, then updates its layers."""
 
     def __init__(self, strategy: Pipeline, job: Job, rank: Rank):
-        super().__init__(job, rank, job.prepared, range(strategy.ranks))
+        super().__init__(job, rank, job.prepared, range(strategy.ranks), strategy.weights == "late")
         self.strategy = strategy
 
     def step(self, batch: Batch | None) -> Loss | None:

@@ -14,6 +14,7 @@ from ..data import nest
 from ..data.batches import Batch
 from ..job import Job
 from ..model import Cut, Stage, cut
+from ..model.late_weights import AtTheEnd
 from ..world.rank import Rank
 from .base import Loss, Strategy
 from .links import Links, Owed, accept, send
@@ -41,7 +42,7 @@ class StagesWorker:
     `peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)].
     """
 
-    def __init__(self, job: Job, rank: Rank, pieces: Cut, peers: Sequence[int]):
+    def __init__(self, job: Job, rank: Rank, pieces: Cut, peers: Sequence[int], late_weights: bool = False):
         self.job, self.rank, self.pieces, self.peers = job, rank, pieces, list(peers)
         self.place = self.peers.index(rank.index)
         self.replicas = rank.ranks // len(self.peers)
@@ -51,7 +52,10 @@ class StagesWorker:
         _forget_the_rest(job.model, self.stages.values())
         for stage in self.stages.values():
             stage.to(rank.device)
+        modules = [module for stage in self.stages.values() for module in stage.modules()]
+        self._late = AtTheEnd(modules) if late_weights else None
         self.links = Links(rank.device, rank.clock)
+        self.links.meanwhile = self._late.make_one if self._late is not None else None
         self._shared = self._shared_groups()
         self.named = self._named_parameters()
         # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
@@ -90,6 +94,9 @@ class StagesWorker:
                     end.backward()
                 if owed is not None:
                     owed.settle()
+        if self._late is not None:
+            self.rank.clock.enter("backward")
+            self._late.settle()
         self.links.drain()
         return None if total is None else Loss(total / sum(sizes), batch.count)
 

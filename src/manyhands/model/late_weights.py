@@ -1,0 +1,192 @@
+"""Weight gradients apart from the backward pass: the chain of inputs' gradients first, those of weights when it suits.
+
+Only the gradients of inputs are waited for by others: the stage before, the layer before. So linear and convolution
+layers hand those on at once and leave the gradients of their weights to be made later.
+
+    usual       backward   layer 3: input, weight | layer 2: input, weight | layer 1: input, weight
+    at the end             3: input | 2: input | 1: input | then all weights, of all chunks of a batch together
+    beside                 3: input | 2: input | 1: input        (a GPU runs small kernels side by side)
+                              3: weight | 2: weight | 1: weight
+
+`AtTheEnd` is for pipelines: a chunk's gradient is with the stage before it sooner, and one product over a whole batch is
+cheaper than one a chunk with a sum after each. It holds the inputs and output gradients of these layers until then.
+`Beside` is for captured steps: streams of their own inside the recording. The sums are the usual ones; gradients do not
+pass through hooks on parameters. Layers with other gradients (a subclass, a parametrisation) stay as they are.
+The idea of taking the two apart: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
+    """From now on `take` makes the weight gradients of the plain linear and convolution layers among these modules."""
+    chosen: list[Layer] = []
+    for module in modules:
+        plain = type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _plainly_padded(module))
+        if plain and module.weight.requires_grad and "forward" not in vars(module):
+            module.forward = partial(_forward, module, take)  # type: ignore[arg-type]
+            chosen.append(module)  # type: ignore[arg-type]
+    return chosen
+
+
+def _plainly_padded(layer: Any) -> bool:
+    """With zeros, as many on either side."""
+    reach = [spacing * (size - 1) for spacing, size in zip(layer.dilation, layer.kernel_size, strict=True)]
+    uneven = layer.padding == "same" and any(length % 2 for length in reach)
+    return layer.padding_mode == "zeros" and not uneven
+
+
+def give_back(layers: Iterable[Layer]) -> None:
+    """The layers make their own gradients again."""
+    for layer in layers:
+        vars(layer).pop("forward", None)
+
+
+def _forward(layer: Layer, take: Take, input: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
+        return type(layer).forward(layer, input)  # type: ignore[arg-type]
+    if not input.requires_grad:
+        input = input.detach().requires_grad_()  # autograd passes by only where something wants a gradient
+        return _Apart.apply(input, layer, take, False)  # type: ignore[no-any-return]
+    return _Apart.apply(input, layer, take, True)  # type: ignore[no-any-return]
+
+
+class _Apart(torch.autograd.Function):
+    """A layer whose backward pass makes the gradient of its input alone."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
+        ctx.save_for_backward(input)
+        ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
+        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        if isinstance(layer, nn.Linear):
+            return F.linear(input, weight, bias)
+        return layer._conv_forward(input, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (input,) = ctx.saved_tensors
+        layer = ctx.layer
+        ctx.take(layer, input, gradient)
+        if not ctx.wanted:
+            return None, None, None, None
+        if isinstance(layer, nn.Linear):
+            return gradient.matmul(layer.weight.detach()), None, None, None
+        return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
+
+
+def add_weight_gradients(layer: Layer, input: Tensor, gradient: Tensor) -> None:
+    """Make the gradients of a layer's weight and bias and add them to those that are there."""
+    if isinstance(layer, nn.Linear):
+        rows, goals = input.reshape(-1, input.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+        if layer.weight.grad is None:
+            layer.weight.grad = goals.t().matmul(rows)
+        else:
+            layer.weight.grad.addmm_(goals.t(), rows)
+        if layer.bias is not None and layer.bias.requires_grad:
+            _add(layer.bias, goals.sum(0))
+        return
+    with_bias = layer.bias is not None and layer.bias.requires_grad
+    _, weight, bias = _convolution(layer, input, gradient, (False, True, with_bias))
+    _add(layer.weight, weight)
+    if with_bias:
+        assert layer.bias is not None
+        _add(layer.bias, bias)
+
+
+def _convolution(
+    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, input: Tensor, gradient: Tensor, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    padding = layer.padding
+    if isinstance(padding, str):  # "same" or "valid"
+        padding = tuple(layer._reversed_padding_repeated_twice[::-1][::2])
+    dims = len(layer.kernel_size)
+    bias_size = [layer.out_channels]
+    return torch.ops.aten.convolution_backward(
+        gradient, input, layer.weight.detach(), bias_size, layer.stride, padding, layer.dilation, False, [0] * dims,
+        layer.groups, list(wanted),
+    )  # fmt: skip
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad.add_(gradient)
+
+
+class AtTheEnd:
+    """Weight gradients of all chunks together, once the backward passes are done, or a few while there is time."""
+
+    def __init__(self, modules: Iterable[nn.Module]):
+        self._waiting: dict[Layer, list[tuple[Tensor, Tensor]]] = {}
+        self.layers = take_over(modules, self._take)
+
+    def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
+        self._waiting.setdefault(layer, []).append((input, gradient))
+
+    @torch.no_grad()
+    def make_one(self) -> bool:
+        """Make those of one layer and chunk now; False where none are waiting."""
+        for layer, parts in self._waiting.items():
+            input, gradient = parts.pop(0)
+            if not parts:
+                del self._waiting[layer]
+            add_weight_gradients(layer, input, gradient)
+            return True
+        return False
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        for layer, parts in self._waiting.items():
+            together = len({(input.shape[1:], gradient.shape[1:]) for input, gradient in parts}) == 1
+            if together and parts[0][0].dim() > 1:
+                parts = [(_joined([input for input, _ in parts]), _joined([gradient for _, gradient in parts]))]
+            for input, gradient in parts:
+                add_weight_gradients(layer, input, gradient)
+        self._waiting.clear()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Beside:
+    """Weight gradients on streams of their own, while the backward pass goes on; `settle` joins them again."""
+
+    STREAMS = 3
+
+    def __init__(self, modules: Iterable[nn.Module], device: torch.device):
+        self._streams = [torch.cuda.Stream(device) for _ in range(self.STREAMS)]
+        self._next = 0
+        self._used: list[Tensor] = []  # kept until the streams are joined: their memory must not be given out before
+        self.layers = take_over(modules, self._take)
+
+    @torch.no_grad()
+    def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
+        stream = self._streams[self._next % self.STREAMS]
+        self._next += 1
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            add_weight_gradients(layer, input, gradient)
+        self._used += [input, gradient]
+
+    def settle(self) -> None:
+        current = torch.cuda.current_stream()
+        for stream in self._streams:
+            current.wait_stream(stream)
+        self._used.clear()
