@@ -197,7 +197,7 @@ def compare(
         print(json.dumps({"runs": [run.record() for run in runs], "report": str(page)}, indent=1))
     else:
         terminal.show_comparison(runs, page, target)
-    if any(run.status == "stopped" for run in runs):
+    if runs.interrupted:
         raise KeyboardInterrupt
     if any(run.status == "failed" for run in runs):
         raise typer.Exit(FAILED)

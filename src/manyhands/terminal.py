@@ -14,6 +14,7 @@ from rich.table import Table
 from .measure.run import PHASES, Run
 
 if TYPE_CHECKING:
+    from .report import Column
     from .strategies.base import Strategy
     from .task import Task
 
@@ -68,25 +69,52 @@ def _show_phases(out: Console, phases: Mapping[str, float]) -> None:
         out.print(f"    {name:<13} {value:8.2f} ms  {share:5.1%}  {'█' * round(30 * share)}")
 
 
+LABEL_WIDTH = 27  # a longer name goes on in the next line
+FIRST_TO_GO = ("threads", "ranks", "efficiency", "peak_memory_bytes", "largest_phase")  # in a narrow terminal
+
+
 def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
     """The table of a comparison, what failed and why, the conclusion, and where the page is."""
     from .report import columns, conclusion, table
 
     out = console()
     rows = table(runs, target)
+    wanted = [column for column in columns(rows, target) if column.key != "note"]
+    shown = _that_fit(wanted, rows, out.width)
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = [column for column in columns(rows, target) if column.key != "note"]
     for column in shown:
-        grid.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.key != "label")
+        grid.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=True)
     for row in rows:
-        grid.add_row(*(column.text(row) for column in shown))
+        grid.add_row(*_cells(row, shown))
     out.print(grid)
+    left_out = [column.heading for column in wanted if column not in shown]
+    if left_out:
+        out.print(f"(left out here, in the report: {', '.join(left_out)})")
     for row in rows:
         if row["note"]:
             out.print(f"{row['label']}: {row['note']}")
     out.print()
     out.print(conclusion(runs))
     out.print(f"report: {page}", soft_wrap=True)
+
+
+def _cells(row: dict[str, Any], shown: Sequence[Column]) -> list[str]:
+    from .report import name_lines
+
+    lines = "\n ".join(name_lines(str(row["label"]), LABEL_WIDTH))
+    return [lines if column.key == "label" else column.text(row) for column in shown]
+
+
+def _that_fit(wanted: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> list[Column]:
+    """The columns for which there is room; what a narrow terminal leaves out is in the report."""
+    shown = list(wanted)
+    for key in FIRST_TO_GO:
+        cells = [[column.heading for column in shown], *(_cells(row, shown) for row in rows)]
+        needed = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*cells, strict=True)]
+        if sum(needed) + len(needed) - 1 <= width:
+            break
+        shown = [column for column in shown if column.key != key]
+    return shown
 
 
 def show_runs(runs: Sequence[Run], root: Path) -> None:
