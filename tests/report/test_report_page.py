@@ -52,17 +52,22 @@ def test_every_chart_of_a_comparison_is_there_with_units(runs: list[Run]) -> Non
 def test_phases_keep_their_order_and_colours(runs: list[Run]) -> None:
     charts = {chart["id"]: chart for chart in data_of(page(runs))}
     for key in ("phases", "timeline-3"):
-        drawn = [trace["name"] for trace in charts[key]["data"] if trace["type"] == "bar"]
+        bars = [trace for trace in charts[key]["data"] if trace["type"] == "bar" and trace["name"] != "overlapped"]
+        drawn = [trace["name"] for trace in bars]
         assert drawn == [phase for phase in PHASES if phase in drawn]
-        colours = {trace["name"]: trace["marker"]["color"] for trace in charts[key]["data"] if trace["type"] == "bar"}
+        colours = {trace["name"]: trace["marker"]["color"] for trace in bars}
         assert colours == {phase: f"var(--phase-{phase})" for phase in drawn}
 
 
 def test_phases_of_the_chart_are_those_of_the_record(runs: list[Run]) -> None:
     chart = next(chart for chart in data_of(page(runs)) if chart["id"] == "phases")
-    total = sum(trace["x"][2] for trace in chart["data"])
+    *bars, hidden = chart["data"]
+    total = sum(trace["x"][2] for trace in bars)
     assert runs[2].phases_ms is not None
     assert total == pytest.approx(sum(runs[2].phases_ms.values()), rel=1e-3)
+    assert (hidden["name"], hidden["x"], hidden["y"]) == ("overlapped", [1.6], [2.4])  # of ddp, beside its row
+    begins = sum(runs[2].phases_ms[name] for name in ("load", "augment", "forward"))
+    assert hidden["base"] == [pytest.approx(begins, rel=1e-3)]
 
 
 def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None:
