@@ -44,7 +44,8 @@ def show_run(run: Run) -> None:
         _show_phases(out, run.phases_ms)
     if run.communication_bytes:
         hidden = run.overlapped_communication_ms or 0.0
-        out.print(f"  {run.communication_bytes / 1e6:.3f} MB handed over a step, {hidden:.2f} ms of it behind backward")
+        overlap = f"; {hidden:.2f} ms of it hidden behind backward" if hidden >= 0.005 else ""
+        out.print(f"  {run.communication_bytes / 1e6:.3f} MB handed over a step{overlap}")
     if run.staleness:
         out.print(f"  staleness: mean {run.staleness['mean']:.2f}, at most {run.staleness['max']} updates by others")
     if run.slow_rank:
