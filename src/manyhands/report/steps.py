@@ -167,7 +167,7 @@ def _timeline(key: str, item: Series, everything: Sequence[Span]) -> Chart:
         46 * len(ranks),
         {"title": "milliseconds", "range": [0, short(finish - begin)]},
         [_who(item, rank) for rank in ranks],
-        tops=[place - 0.23 for place in range(len(ranks))],
+        tops=[place - 0.31 for place in range(len(ranks))],
         barmode="overlay",
         legend={**LEGEND, "entrywidth": 90},
     )
