@@ -9,6 +9,8 @@ import pytest
 
 from manyhands import terminal
 from manyhands.measure.run import Run
+from manyhands.stored import find_runs
+from manyhands.strategies import TABLE, strategy_class
 
 LONG = {"servers": 2, "mode": "bounded", "staleness": 4}
 
@@ -56,3 +58,40 @@ def test_a_comparison_keeps_every_name_and_says_what_it_leaves_out(
     }
     said = re.search(r"\(left out here, in the report: (.*?)\)", " ".join(" ".join(lines).split()))
     assert {*(said[1].split(", ") if said else ())} == missing
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_stored_runs_stand_under_their_comparison_with_whole_names(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths used to be cut into pieces of a narrow column."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    root = Path("runs")
+    compared, alone = "2026-03-01-101112-glyphs-train-640-test-100-compare", "2026-03-02-101112-glyphs-ddp"
+    for day, one in enumerate(RUNS):
+        copy = Run.from_record({**one.record(), "started": f"2026-03-01T10:1{day}"})
+        copy.save(root / compared / f"{copy.strategy}-{day}")
+    Run.from_record({**RUNS[2].record(), "started": "2026-03-02T10:11"}).save(root / alone)
+    terminal.show_runs(find_runs(root), root)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= columns
+    starts = [line.split()[0] for line in lines[1:] if not line.startswith("   ")]
+    assert starts == [alone, f"{compared}/", "parameter_server-3", "ddp-2", "single-1", "single-0"]
+    assert sum("90.00 %" in line for line in lines) == 5
+    terminal.show_runs([], root)
+    assert capsys.readouterr().out == "no runs in runs\n"
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lists_keep_their_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal.show_list({"one": "word " * 30, "longer": "short"}, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("one     word", "longer  short", "        word")) for line in lines)
+    terminal.show_strategies([strategy_class(name) for name in TABLE], as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert ("where it runs" in lines[0]) == (columns == 100)
+    assert "exact: promises the weights that one process would train" in lines

@@ -71,7 +71,7 @@ class Progress:
     def _epoch(self, entry: dict[str, Any]) -> None:
         accuracy = entry.get("test_accuracy")
         loss = f"loss {entry['loss']:.4f}, " if entry["loss"] is not None else ""
-        tested = f", test accuracy {accuracy:.2%}" if accuracy is not None else ""
+        tested = f", test accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
         self._line(f"{self.title}: epoch {entry['epoch']}, {loss}{entry['seconds']:.1f} s{tested}")
 
     def _line(self, text: str) -> None:

@@ -88,7 +88,7 @@ def picture(state: dict[str, Any], width: int = WIDEST) -> Group:
         lines.append(Text(f"loss {curve[-1]:8.4f} {sparkline(curve, width - 14)}"))
     for epoch, accuracy in state.get("tested", [])[-3:]:
         if accuracy is not None:
-            lines.append(Text(f"epoch {epoch}: test accuracy {accuracy:.2%}"))
+            lines.append(Text(f"epoch {epoch}: test accuracy {100 * accuracy:.2f} %"))
     phases = state.get("phases_ms") or {}
     total = sum(phases.values()) or 1.0
     for name, value in phases.items():
