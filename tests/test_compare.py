@@ -164,7 +164,7 @@ def test_a_time_limit_ends_one_row_and_the_others_go_on(command: Command) -> Non
 
 
 def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None) -> None:
-    words = [sys.executable, "-m", "manyhands", "compare", plant(SLOW, epochs=20), "ddp", "hogwild", "--ranks", "2"]
+    words = [sys.executable, "-m", "manyhands", "compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2"]
     words += ["--threads", "1"]
     process = subprocess.Popen([*words, "--run-dir", "all"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None

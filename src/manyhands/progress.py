@@ -30,15 +30,18 @@ class Progress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
+            from rich.table import Column
 
+            title = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # gives way to the figures
             self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
+                TextColumn("{task.description}", table_column=title),
+                BarColumn(bar_width=10),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(compact=True),
                 console=Console(stderr=True),
                 transient=True,
+                expand=True,
             )
             self._bar.start()
             self._row = self._bar.add_task(self.title, total=self.total, figures="starting")
