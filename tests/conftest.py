@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
+from manyhands import cli
 
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
@@ -168,3 +171,24 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands write their runs into the test's own folder."""
     monkeypatch.chdir(tmp_path)
     os.environ.pop("RANK", None)
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        handler = signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(sys, "argv", ["manyhands", *words])
+        try:
+            with pytest.raises(SystemExit) as leaving:
+                cli.main()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        out, err = capfd.readouterr()
+        return int(leaving.value.code or 0), out, err
+
+    return run

@@ -8,32 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from manyhands import cli
+from .conftest import Command
 
-Command = Callable[..., tuple[int, str, str]]
 SMALL = "glyphs:train=640,test=100"
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    def run(*words: str) -> tuple[int, str, str]:
-        handler = signal.getsignal(signal.SIGTERM)
-        monkeypatch.setattr(sys, "argv", ["manyhands", *words])
-        try:
-            with pytest.raises(SystemExit) as leaving:
-                cli.main()
-        finally:
-            signal.signal(signal.SIGTERM, handler)
-        out, err = capfd.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
 
 
 def test_train_prints_the_record_and_keeps_the_run(command: Command, tmp_path: Path) -> None:
@@ -160,39 +142,6 @@ def test_a_task_file_with_sibling_imports(command: Command, tmp_path: Path) -> N
     assert json.loads(out)["steps"] == 8
     code, out, _ = command("evaluate", "here", "--json")
     assert json.loads(out)["samples"] == 64
-
-
-def test_compare_makes_a_table_and_a_page(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    words = [
-        "compare",
-        SMALL,
-        "single",
-        "ddp",
-        "--ranks",
-        "2",
-        "--max-steps",
-        "15",
-        "--rounds",
-        "1",
-        "--run-dir",
-        "all",
-    ]
-    code, out, err = command(*words)
-    assert code == 0, err
-    lines = out.splitlines()
-    assert max(len(line) for line in lines if not line.startswith("report:")) <= 100
-    assert sum(line.startswith("single") for line in lines) >= 2
-    assert (tmp_path / "all" / "report.html").stat().st_size > 100_000
-    code, out, _ = command(*words[:-2], "--run-dir", "again", "--json", "--quiet")
-    result = json.loads(out)
-    assert Path(result["report"]).is_absolute()
-    assert [run["strategy"] for run in result["runs"]] == ["single", "single", "ddp"]
-    assert [run["threads"] for run in result["runs"]] == [1, os.cpu_count(), 1]
-    assert all(len(run["rounds"]) == 1 and run["status"] == "done" for run in result["runs"])
-    code, out, _ = command("report", "all", "-o", "page.html")
-    assert code == 0
-    assert (tmp_path / "page.html").is_file()
 
 
 def test_lists(command: Command) -> None:

@@ -13,6 +13,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from .errors import BadInput, ManyhandsError, RankFailed
+from .options import (
+    AsJson,
+    BatchSize,
+    CheckpointEvery,
+    Device,
+    MaxRestarts,
+    MaxSteps,
+    OnDeath,
+    Quiet,
+    Ranks,
+    Resume,
+    RunDir,
+    Seed,
+    StallSeconds,
+    Target,
+    TaskArgument,
+    with_fit_options,
+)
 
 app = typer.Typer(
     name="manyhands",
@@ -28,49 +46,12 @@ UsageProblem: type[Exception] = typer.BadParameter.__mro__[
 ]  # click's base of complaints, which typer carries under changing names
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="a built-in task, or a file that defines `task`")]
-Ranks = Annotated[int | None, typer.Option(help="how many ranks train (default: GPUs, else cores, at least 2)")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cpu,cuda:0,cuda:2")]
-Epochs = Annotated[int | None, typer.Option(help="passes over the data (default: the task's)")]
-BatchSize = Annotated[int | None, typer.Option(help="samples one step consumes over all ranks (default: the task's)")]
-MaxSteps = Annotated[int | None, typer.Option(help="end after this many steps")]
-Threads = Annotated[int | None, typer.Option(help="threads of each rank (default: cores / ranks)")]
-Precision = Annotated[str, typer.Option(help="fp32 or bf16")]
-LoaderWorkers = Annotated[int | None, typer.Option(help="worker processes that load data, for each rank")]
-Accumulate = Annotated[int, typer.Option(help="steps whose gradients go into one update")]
-Clip = Annotated[float | None, typer.Option(help="largest norm of the gradient")]
-SyncBatchnorm = Annotated[bool, typer.Option("--sync-batchnorm", help="BatchNorm over the samples of all ranks")]
-Seed = Annotated[int | None, typer.Option(help="seed of weights, order and augmentation (default: the task's)")]
-Capture = Annotated[str, typer.Option(help="auto or off: record CUDA steps once and replay them")]
-Compile = Annotated[bool, typer.Option("--compile", help="compile the model with torch.compile")]
-RunDir = Annotated[Path | None, typer.Option(help="where to keep the run (default: runs/<date>-<task>-<strategy>)")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on standard output")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-Resume = Annotated[bool, typer.Option("--resume", help="continue from the last checkpoint in --run-dir")]
-CheckpointEvery = Annotated[str | None, typer.Option(help="steps between checkpoints (200), or seconds (30s)")]
-MaxRestarts = Annotated[int, typer.Option(help="restart failed ranks from the last checkpoint at most this often")]
-StallSeconds = Annotated[float | None, typer.Option(help="a rank without progress for this long has stalled")]
-OnDeath = Annotated[str, typer.Option(help="end, or continue without a dead rank (hogwild, async parameter_server)")]
-
 
 @app.command()
+@with_fit_options
 def train(
     task: TaskArgument = "glyphs",
     strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="ddp, pipeline:chunks=8, ...")] = "single",
-    ranks: Ranks = None,
-    device: Device = "auto",
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    max_steps: MaxSteps = None,
-    threads: Threads = None,
-    precision: Precision = "fp32",
-    loader_workers: LoaderWorkers = None,
-    accumulate: Accumulate = 1,
-    clip: Clip = None,
-    sync_batchnorm: SyncBatchnorm = False,
-    seed: Seed = None,
-    capture: Capture = "auto",
-    compile: Compile = False,
     run_dir: RunDir = None,
     resume: Resume = False,
     checkpoint_every: CheckpointEvery = None,
@@ -81,33 +62,22 @@ def train(
     log: Annotated[str | None, typer.Option(help="also write tensorboard,csv into the run's folder")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **chosen: Any,
 ) -> None:
     """Train a task under one strategy and say where the time went."""
     from . import terminal
     from .fit import fit
     from .stored import check_logs, write_logs
 
-    chosen = _task(task, batch_size, seed)
-    if sample is not None and chosen.sample is None:
-        raise BadInput(f"--sample: the task {chosen.name or task} cannot write samples; shakespeare can")
+    work = _task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+    if sample is not None and work.sample is None:
+        raise BadInput(f"--sample: the task {work.name or task} cannot write samples; shakespeare can")
     logs = check_logs(log)
-    folder = run_dir or _new_folder(chosen.name, strategy)
+    folder = run_dir or _new_folder(work.name, strategy)
     try:
         run = fit(
-            chosen,
+            work,
             strategy,
-            ranks=ranks,
-            device=device,
-            epochs=epochs,
-            max_steps=max_steps,
-            threads=threads,
-            precision=precision,
-            loader_workers=loader_workers,
-            accumulate=accumulate,
-            clip=clip,
-            sync_batchnorm=sync_batchnorm,
-            capture=capture,
-            compile=compile,
             run_dir=folder,
             resume=resume,
             checkpoint_every=checkpoint_every,
@@ -117,6 +87,7 @@ def train(
             progress=not quiet,
             command=_command(),
             source=_source(task),
+            **chosen,
         )
     except RankFailed as failure:
         if as_json and getattr(failure, "run", None) is not None:
@@ -130,36 +101,26 @@ def train(
     else:
         terminal.show_run(run)
     if sample is not None:
-        text = terminal.write_sample(chosen, run, sample)
+        text = terminal.write_sample(work, run, sample)
         print(text, file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command()
+@with_fit_options
 def compare(
     task: TaskArgument = "glyphs",
     strategies: Annotated[
-        list[str] | None, typer.Argument(metavar="[STRATEGY]...", help="default: a sensible handful")
+        list[str] | None, typer.Argument(metavar="STRATEGY", help="default: a sensible handful")
     ] = None,
-    ranks: Ranks = None,
     rounds: Annotated[int, typer.Option(help="interleaved slices that measure speed")] = 3,
-    target: Annotated[float | None, typer.Option(help="a test accuracy (0..1): show the seconds to reach it")] = None,
+    target: Target = None,
     time_limit: Annotated[float | None, typer.Option(help="seconds each strategy may take")] = None,
-    device: Device = "auto",
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    max_steps: MaxSteps = None,
-    threads: Threads = None,
-    precision: Precision = "fp32",
-    loader_workers: LoaderWorkers = None,
-    accumulate: Accumulate = 1,
-    clip: Clip = None,
-    sync_batchnorm: SyncBatchnorm = False,
-    seed: Seed = None,
-    capture: Capture = "auto",
-    compile: Compile = False,
-    run_dir: RunDir = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="where to keep runs and page (default: runs/<date>-<task>-compare)")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **chosen: Any,
 ) -> None:
     """Train a task under several strategies: a table, and a page with charts."""
     import json
@@ -168,36 +129,25 @@ def compare(
     from .compare import compare as compare_runs
     from .report import report as write_report
 
-    chosen = _task(task, batch_size, seed)
-    folder = run_dir or _new_folder(chosen.name, "compare")
+    work = _task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+    folder = run_dir or _new_folder(work.name, "compare")
     runs = compare_runs(
-        chosen,
+        work,
         strategies or None,
-        ranks=ranks,
-        threads=threads,
         rounds=rounds,
         time_limit=time_limit,
         run_dir=folder,
         progress=not quiet,
-        device=device,
-        epochs=epochs,
-        max_steps=max_steps,
-        precision=precision,
-        loader_workers=loader_workers,
-        accumulate=accumulate,
-        clip=clip,
-        sync_batchnorm=sync_batchnorm,
-        capture=capture,
-        compile=compile,
         command=_command(),
         source=_source(task),
+        **chosen,
     )
     page = write_report(runs, folder / "report.html", target=target)
     if as_json:
         print(json.dumps({"runs": [run.record() for run in runs], "report": str(page)}, indent=1))
     else:
         terminal.show_comparison(runs, page, target)
-    if any(run.status == "stopped" for run in runs):
+    if runs.interrupted:
         raise KeyboardInterrupt
     if any(run.status == "failed" for run in runs):
         raise typer.Exit(FAILED)
@@ -232,7 +182,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders of run folders")],
     output: Annotated[Path, typer.Option("--output", "-o", help="where to write the page")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="the page's title")] = None,
-    target: Annotated[float | None, typer.Option(help="a test accuracy (0..1): show the seconds to reach it")] = None,
+    target: Target = None,
 ) -> None:
     """Make the page from stored runs of any day."""
     from .report import report as write_report
@@ -242,7 +192,7 @@ def report(
 
 @app.command()
 def runs(
-    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="where runs are kept")] = Path("runs"),
+    root: Annotated[Path, typer.Argument(metavar="FOLDER", help="where runs are kept")] = Path("runs"),
     task: Annotated[str | None, typer.Option(help="only runs of this task")] = None,
     strategy: Annotated[str | None, typer.Option(help="only runs under this strategy")] = None,
     status: Annotated[str | None, typer.Option(help="only done, failed, refused or stopped runs")] = None,
@@ -263,7 +213,7 @@ def runs(
 
 @app.command()
 def watch(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="its folder (default: the one running)")] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="its folder (default: the one running)")] = None,
     seconds: Annotated[float | None, typer.Option(help="look for this long, then leave")] = None,
 ) -> None:
     """Show a running run: curve, phases, ranks. Leaving does not disturb it."""
@@ -276,7 +226,7 @@ def watch(
 def chaos(
     task: TaskArgument = "glyphs",
     strategies: Annotated[
-        list[str] | None, typer.Argument(metavar="[STRATEGY]...", help="default: ddp; with --all: all")
+        list[str] | None, typer.Argument(metavar="STRATEGY", help="default: ddp; with --all: all")
     ] = None,
     fault: Annotated[
         str | None, typer.Option(help="kill, stop, raise, exit, slow, hang, sigterm, disk-full, ...")

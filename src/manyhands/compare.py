@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from .errors import BadInput, RankFailed, Refused
 from .fit import fit
 from .measure.run import Run, available_cores
+from .progress import Stages
 from .strategies import make_strategy
 from .strategies.base import Strategy
 from .strategies.ranks import default_ranks
@@ -50,6 +50,12 @@ class Row:
         return f"{name}-{self.threads}t" if self.strategy.name == "single" else name
 
 
+class Runs(list[Run]):
+    """The runs of a comparison, one a row."""
+
+    interrupted = False  # by Ctrl-C: the rows hold what was finished
+
+
 def compare(
     task: Task,
     strategies: Sequence[str | Strategy] | None = None,
@@ -61,9 +67,8 @@ def compare(
     time_limit: float | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     progress: bool = True,
-    on_row: Callable[[Run], None] | None = None,
     **keywords: Any,
-) -> list[Run]:
+) -> Runs:
     """Fit `task` under each strategy and measure their speed in interleaved rounds; one Run a row.
 
     A strategy that refuses the task or fails is a row with its reason. `time_limit` (seconds) bounds each fit.
@@ -72,22 +77,24 @@ def compare(
     if rounds < 0:
         raise BadInput(f"rounds must be 0 or more (found {rounds})")
     rows = plan_rows(strategies, ranks, threads)
-    say = _speaker(progress)
+    stages = Stages(len(rows), rounds, round_seconds, progress)
+    interrupted = False
     try:
-        for number, row in enumerate(rows, start=1):
-            say(f"[{number}/{len(rows)}] {row.label}: the whole fit")
-            row.run = _fit_row(task, row, time_limit, progress, keywords)
-            if on_row:
-                on_row(row.run)
-        _measure_rounds(task, rows, rounds, round_seconds, time_limit, say, keywords)
-    except KeyboardInterrupt:
         for row in rows:
-            if row.run is None:
-                row.run = Run(task.name, row.strategy.name, row.strategy.options, ranks=row.strategy.ranks)
-                row.run.status, row.run.reason = "stopped", "interrupted before it ended"
-        say("interrupted: keeping what was finished")
-        return _finish(rows, run_dir)
-    return _finish(rows, run_dir)
+            stages.begin_fit(row.label)
+            folder = Path(run_dir) / row.folder if run_dir is not None else None
+            row.run = _fit_row(task, row, time_limit, progress, {**keywords, "run_dir": folder})
+            stages.end_fit(row.run)
+        _measure_rounds(task, rows, rounds, round_seconds, time_limit, stages, keywords)
+        stages.end()
+    except KeyboardInterrupt:
+        interrupted = True
+        stages.say("interrupted: keeping what was finished")
+        for row in rows:
+            row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
+    runs = Runs(_finish(row, run_dir) for row in rows)
+    runs.interrupted = interrupted
+    return runs
 
 
 def plan_rows(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Row]:
@@ -117,10 +124,13 @@ def _fit_row(task: Task, row: Row, time_limit: float | None, progress: bool, key
         return fit(task, row.strategy, threads=row.threads, time_limit=time_limit, progress=progress, **keywords)
     except (Refused, RankFailed) as problem:
         run: Run | None = getattr(problem, "run", None)
-        if run is None:
-            run = Run(task.name, row.strategy.name, row.strategy.options, ranks=row.strategy.ranks)
-            run.status, run.reason = ("refused" if isinstance(problem, Refused) else "failed"), str(problem)
-        return run
+        status = "refused" if isinstance(problem, Refused) else "failed"
+        return run or _without_figures(task, row, status, str(problem))
+
+
+def _without_figures(task: Task, row: Row, status: str, reason: str) -> Run:
+    strategy = row.strategy
+    return Run(task.name, strategy.name, strategy.options, status=status, reason=reason, ranks=strategy.ranks)
 
 
 def _measure_rounds(
@@ -129,15 +139,15 @@ def _measure_rounds(
     rounds: int,
     round_seconds: float,
     time_limit: float | None,
-    say: Callable[[str], None],
+    stages: Stages,
     keywords: dict[str, Any],
 ) -> None:
     """Short slices of every strategy in turn, so that noise falls on all alike."""
     slices = [(row, row.run) for row in rows if row.run is not None and row.run.status == "done" and row.run.steps]
     quick = task.replace(test=None)
     for number in range(1, rounds + 1):
-        say(f"round {number} of {rounds}: {len(slices)} slices of about {round_seconds:g} s")
-        for row, run in slices:
+        for place, (row, run) in enumerate(slices, start=1):
+            stages.slice(number, place, len(slices), row.label)
             wanted = int(1000 * round_seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
             steps = min(run.steps, max(FEWEST_STEPS, wanted))
             slice_keywords = {**keywords, "max_steps": steps, "run_dir": None, "on_step": None, "on_epoch": None}
@@ -149,19 +159,14 @@ def _measure_rounds(
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
 
-def _finish(rows: list[Row], run_dir: str | os.PathLike[str] | None) -> list[Run]:
-    runs = []
-    for row in rows:
-        assert row.run is not None
-        if row.run.threads is None:
-            row.run.threads = row.threads
-        if row.run.rounds:
-            row.run.samples_per_second = statistics.median(row.run.rounds)
-        if run_dir is not None:
-            row.run.save(Path(run_dir) / row.folder)
-        runs.append(row.run)
-    return runs
-
-
-def _speaker(progress: bool) -> Callable[[str], None]:
-    return (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
+def _finish(row: Row, run_dir: str | os.PathLike[str] | None) -> Run:
+    """The row's run with the speed of its rounds, kept in its folder."""
+    run = row.run
+    assert run is not None
+    if run.threads is None:
+        run.threads = row.threads
+    if run.rounds:
+        run.samples_per_second = statistics.median(run.rounds)
+    if run_dir is not None:
+        run.save(Path(run_dir) / row.folder)
+    return run

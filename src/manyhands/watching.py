@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,39 +19,48 @@ from .measure.run import RECORD_FILE, Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 STALE_SECONDS = 10.0
+WIDEST = 80  # columns
 
 
 def find(run: Path | None, root: Path = Path("runs")) -> Path:
-    """The folder to watch: the one named, or the one under runs/ that was written to last."""
-    if run is not None:
-        if not (run / LIVE_FILE).exists() and not (run / RECORD_FILE).exists():
-            raise BadInput(f"no run at {run}: neither {LIVE_FILE} nor {RECORD_FILE} is there")
+    """The folder to watch: the one named, else the run below it (below runs/) that was written to last."""
+    if run is not None and ((run / LIVE_FILE).exists() or (run / RECORD_FILE).exists()):
         return run
-    running = sorted(root.rglob(LIVE_FILE), key=lambda path: path.stat().st_mtime) if root.is_dir() else []
-    if not running:
-        raise BadInput(f"no run is running under {root}/; name its folder: manyhands watch FOLDER")
-    return running[-1].parent
+    below = run or root
+    running = sorted(below.rglob(LIVE_FILE), key=lambda path: path.stat().st_mtime) if below.is_dir() else []
+    if running:
+        return running[-1].parent
+    if run is not None:
+        raise BadInput(f"no run at {run}: neither {LIVE_FILE} nor {RECORD_FILE} is there or below")
+    raise BadInput(f"no run is running under {root}/; name its folder: manyhands watch FOLDER")
 
 
 def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
-    """Show the run until it ends, for at most `limit` seconds."""
-    began = time.monotonic()
+    """Show the run until it ends, for at most `limit` seconds. Ctrl-C ends the watching, not the run."""
     out = Console()
     with Live(console=out, auto_refresh=False, transient=not out.is_terminal) as screen:
-        while True:
-            state = _read(folder)
-            if state is None:
-                break
-            if out.is_terminal:
-                screen.update(picture(state), refresh=True)
-            if limit is not None and time.monotonic() - began > limit:
-                return
-            time.sleep(every)
-    if (folder / RECORD_FILE).is_file():
+        try:
+            ended = _follow(folder, out, screen, every, limit)
+        except KeyboardInterrupt:
+            ended = False
+    if not ended:
+        print("no longer watching; the run goes on", file=sys.stderr)
+    elif (folder / RECORD_FILE).is_file():
         from .terminal import show_run
 
-        run = Run.load(folder, weights=False)
-        show_run(run)
+        show_run(Run.load(folder, weights=False))
+
+
+def _follow(folder: Path, out: Console, screen: Live, every: float, limit: float | None) -> bool:
+    """Draw what the run says until it has ended (true) or the time is up."""
+    began = time.monotonic()
+    while (state := _read(folder)) is not None:
+        if out.is_terminal:
+            screen.update(picture(state, min(out.width, WIDEST)), refresh=True)
+        if limit is not None and time.monotonic() - began > limit:
+            return False
+        time.sleep(every)
+    return True
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
@@ -61,22 +71,24 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-def picture(state: dict[str, Any], width: int = 60) -> Group:
+def picture(state: dict[str, Any], width: int = WIDEST) -> Group:
     """Progress, the loss so far, where the time goes, and what each rank is at."""
     step, steps = state.get("step") or 0, state.get("steps") or 1
     done = round(width * step / steps)
-    lines = [Text(f"{state['task']} · {state['strategy']} · {state['ranks']} ranks on {state['device']}", style="bold")]
+    ranks = f"{state['ranks']} rank{'s' * (state['ranks'] != 1)}"
     rate = state.get("samples_per_second")
     speed = f", {rate:,.0f} samples/s" if rate else ""
-    lines.append(
-        Text(f"{'━' * done}{'─' * (width - done)} step {step:,} of {steps:,}, epoch {state.get('epoch')}{speed}")
-    )
+    lines = [
+        Text(f"{state['task']} · {state['strategy']} · {ranks} on {state['device']}", style="bold"),
+        Text(f"step {step:,} of {steps:,}, epoch {state.get('epoch')} of {state.get('epochs')}{speed}"),
+        Text(f"{'━' * done}{'─' * (width - done)}"),
+    ]
     curve = [value for _, value in state.get("curve", [])]
     if curve:
-        lines.append(Text(f"loss {curve[-1]:8.4f}  {sparkline(curve, width)}"))
+        lines.append(Text(f"loss {curve[-1]:8.4f} {sparkline(curve, width - 14)}"))
     for epoch, accuracy in state.get("tested", [])[-3:]:
         if accuracy is not None:
-            lines.append(Text(f"epoch {epoch}: test accuracy {accuracy:.2%}"))
+            lines.append(Text(f"epoch {epoch}: test accuracy {100 * accuracy:.2f} %"))
     phases = state.get("phases_ms") or {}
     total = sum(phases.values()) or 1.0
     for name, value in phases.items():

@@ -52,17 +52,22 @@ def test_every_chart_of_a_comparison_is_there_with_units(runs: list[Run]) -> Non
 def test_phases_keep_their_order_and_colours(runs: list[Run]) -> None:
     charts = {chart["id"]: chart for chart in data_of(page(runs))}
     for key in ("phases", "timeline-3"):
-        drawn = [trace["name"] for trace in charts[key]["data"] if trace["type"] == "bar"]
+        bars = [trace for trace in charts[key]["data"] if trace["type"] == "bar" and trace["name"] != "overlapped"]
+        drawn = [trace["name"] for trace in bars]
         assert drawn == [phase for phase in PHASES if phase in drawn]
-        colours = {trace["name"]: trace["marker"]["color"] for trace in charts[key]["data"] if trace["type"] == "bar"}
+        colours = {trace["name"]: trace["marker"]["color"] for trace in bars}
         assert colours == {phase: f"var(--phase-{phase})" for phase in drawn}
 
 
 def test_phases_of_the_chart_are_those_of_the_record(runs: list[Run]) -> None:
     chart = next(chart for chart in data_of(page(runs)) if chart["id"] == "phases")
-    total = sum(trace["x"][2] for trace in chart["data"])
+    *bars, hidden = chart["data"]
+    total = sum(trace["x"][2] for trace in bars)
     assert runs[2].phases_ms is not None
     assert total == pytest.approx(sum(runs[2].phases_ms.values()), rel=1e-3)
+    assert (hidden["name"], hidden["x"], hidden["y"]) == ("overlapped", [1.6], [2.4])  # of ddp, beside its row
+    begins = sum(runs[2].phases_ms[name] for name in ("load", "augment", "forward"))
+    assert hidden["base"] == [pytest.approx(begins, rel=1e-3)]
 
 
 def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None:
@@ -205,10 +210,31 @@ def test_a_record_with_a_gap_still_renders(runs: list[Run], field: str) -> None:
     assert "</html>" in page(runs[2:4])
 
 
-def test_a_record_of_an_early_version_still_renders(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 0, "task": "glyphs", "strategy": "ddp", "status": "done"}))
-    text = report([tmp_path], tmp_path / "page.html").read_text()
-    assert "schema 0" in words_of(text)
+OLDER = {  # a record as an earlier version might have left it: less in it, other forms, names nobody knows any more
+    "schema": 0, "task": "glyphs", "strategy": "ddp", "status": "done", "ranks": 2, "samples_per_second": 4000.0,
+    "losses": None, "epochs": {"1": 0.9}, "per_rank": None, "options": None, "phases_ms": {"compute": 8.0, "sync": 2.0},
+    "seconds_per_epoch": [1.0, 2.0], "test": {"accuracy": 0.9},
+}  # fmt: skip
+
+
+def test_records_of_an_older_schema_render_beside_newer_ones_and_say_so(runs: list[Run], tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").write_text(json.dumps(OLDER))
+    runs[0].save(tmp_path / "new")
+    text = report([tmp_path / "old", tmp_path / "new"], tmp_path / "page.html").read_text()
+    words = " ".join(words_of(text).split())
+    assert "schema 0, written by an older manyhands" in words
+    assert "4,000" in words
+    assert "90.00 %" in words
+    charts = {chart["id"]: chart for chart in data_of(text)}
+    assert {"speed", "phases"} <= set(charts)
+    other = next(trace for trace in charts["phases"]["data"] if trace["name"] == "other")
+    assert other["x"][0] == 10.0  # phases of other names
+
+
+def test_the_least_a_record_can_hold(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 0, "task": "glyphs", "strategy": "ddp"}))
+    assert "schema 0" in words_of(report([tmp_path], tmp_path / "page.html").read_text())
 
 
 def test_a_record_of_a_later_version_is_refused_with_its_version(tmp_path: Path) -> None:
@@ -225,9 +251,9 @@ def test_figures_that_are_not_finite_do_not_reach_the_page(runs: list[Run]) -> N
 
 
 def test_a_curve_of_many_steps_is_thinned_by_means(make: Make) -> None:
-    run = make("ddp", 100, losses=[float(step % 2) for step in range(100_000)], seconds=50.0)
+    run = make("ddp", 100, losses=[float(step % 2) for step in range(96_000)], seconds=50.0)
     chart = next(chart for chart in data_of(page([run])) if chart["id"] == "loss-time")
-    assert len(chart["data"][0]["x"]) <= 120
+    assert len(chart["data"][0]["x"]) <= 60
     assert set(chart["data"][0]["y"]) == {0.5}
     assert chart["data"][0]["x"][-1] == 50.0
 

@@ -166,9 +166,7 @@ def test_a_slow_rank_is_named_with_its_phase(make: Make) -> None:
         make("ddp", 5000, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 12.34}),
         make("locked", 4900, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 11.9}),
     ]
-    sentence = (
-        "The others wait for rank 1, which is slow in forward, under ddp (12.3 ms a step) and locked (11.9 ms a step)."
-    )
+    sentence = "The others wait for rank 1, which is slow in forward, under ddp and locked: 11.9 to 12.3 ms a step."
     assert sentence in conclusion(runs)
     assert table(runs)[1]["note"] == "rank 1 slow in forward, 12.3 ms behind"
 

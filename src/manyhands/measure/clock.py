@@ -92,10 +92,12 @@ class Clock:
         if self._into is self.phases:
             self.bytes += payload
 
-    def hide(self, nanoseconds: int) -> None:
+    def hide(self, began: int, ended: int) -> None:
         """Communication that ran behind backward and cost the step nothing."""
-        if self._into is self.phases:
-            self.overlapped += nanoseconds
+        if self._into is self.phases and ended > began:
+            self.overlapped += ended - began
+            if self._tracing:
+                self.trace.append((self.steps, NUMBER["communication"], began, ended))
 
     def resume(self, phases: list[int], step_ends: list[int], counted: int, overlapped: int, late: int) -> None:
         """Go on from what an earlier part of the run had measured."""

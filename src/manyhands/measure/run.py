@@ -122,8 +122,9 @@ class Run:
                 f"{source} was written by a newer manyhands (record schema {schema}, this version reads up to {SCHEMA}); "
                 "update manyhands to read it"
             )
+        empty = cls("", "").__dict__
         known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in record.items() if key in known})
+        return cls(**{key: value for key, value in record.items() if key in known and _same_kind(value, empty[key])})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], weights: bool = True) -> Run:
@@ -153,6 +154,13 @@ class Run:
 
             run.weights = load_file(stored)
         return run
+
+
+def _same_kind(value: Any, default: Any) -> bool:
+    """Another version may have kept a field in another form: then it is as good as missing."""
+    return default is None or (
+        isinstance(value, bool) == isinstance(default, bool) and isinstance(value, type(default))
+    )
 
 
 def weights_digest(weights: Mapping[str, Any]) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .run import PHASES
-
-SLOW_SHARE = 0.05  # a rank is named slow when the others wait for it more than this share of the step
+from .slow import slow_rank
 
 
 def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
         "per_rank": [row for item in training for row in _rows(item, per_step)],
-        "slow_rank": _slow_rank(training, phases, max(steps, 1), seconds),
+        "slow_rank": slow_rank(training, phases, max(steps, 1)),
     }
 
 
@@ -76,23 +75,6 @@ def _spread(durations: np.ndarray) -> dict[str, float] | None:
         return None
     low, middle, high = np.percentile(durations, [10, 50, 90])
     return {"median": float(middle), "p10": float(low), "p90": float(high)}
-
-
-def _slow_rank(
-    training: Sequence[dict[str, Any]], phases: np.ndarray, steps: int, seconds: float
-) -> dict[str, Any] | None:
-    """The rank that the others wait for, and the phase in which it is behind them."""
-    if len(training) < 2 or seconds <= 0:
-        return None
-    late = np.array([item["late"] for item in training], dtype=np.float64)
-    slowest = int(late.argmax())
-    others_late = np.delete(late, slowest).max()
-    if (late[slowest] - others_late) / 1e9 < SLOW_SHARE * seconds:
-        return None
-    own_work = [PHASES.index(name) for name in PHASES if name not in ("wait", "communication", "other")]
-    excess = phases[slowest] - np.delete(phases, slowest, axis=0).mean(axis=0)
-    phase = max(own_work, key=lambda number: excess[number])
-    return {"rank": training[slowest]["rank"], "phase": PHASES[phase], "behind_ms": float(late[slowest] / steps / 1e6)}
 
 
 def timeline(figures: Sequence[dict[str, Any]], most: int = 4000) -> list[dict[str, Any]]:

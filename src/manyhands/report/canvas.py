@@ -15,7 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..measure.run import PHASES, Run
-from .figures import names
+from .figures import name_lines, names
 
 COLOURS = 8  # --series-1 .. --series-8 in page.css
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -69,7 +69,7 @@ class Series:
     @property
     def tick(self) -> str:
         """The name in lines short enough to stand beside an axis."""
-        return "<br>".join(escape(line) for line in _lines(self.name))
+        return "<br>".join(escape(line) for line in name_lines(self.name))
 
 
 def series(runs: Sequence[Run]) -> list[Series]:
@@ -104,7 +104,7 @@ def phase_marker(phase: str) -> dict[str, Any]:
 def figure(title: str, height: int, x: dict[str, Any], y: dict[str, Any], **layout: Any) -> go.Figure:
     """An empty chart with its frame; `x` and `y` are axes, titled with their units. `height` is that of the plot
     alone: page.js adds what title, ticks and legend need."""
-    lines = _lines(title, 36)
+    lines = name_lines(title, 36)
     font = {"family": "var(--font)", "size": 12, "color": TEXT}
     return go.Figure(
         layout={
@@ -219,15 +219,3 @@ def heatmap(
 def short(value: float) -> float:
     """Five figures are enough for any chart, and keep the page small."""
     return float(f"{value:.5g}")
-
-
-def _lines(name: str, width: int = 18) -> list[str]:
-    """Break a name after `:`, `,` or before ` (`, so that no line is much longer than `width`."""
-    words = name.replace(":", ":\0").replace(",", ",\0").replace(" (", "\0(").split("\0")
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) <= width:
-            lines[-1] += (" " if word.startswith("(") else "") + word
-        else:
-            lines.append(word)
-    return lines

@@ -11,9 +11,10 @@ from typing import Any
 from .canvas import SURFACE, TEXT, Chart, Series, figure, heatmap, rows_figure, short
 from .figures import accuracy, number, percent, speed, speeds, spread
 
-POINTS = 120  # a curve has at most so many points; each is the mean of a window of steps
+POINTS = 60  # a curve has at most so many points; each is the mean of a window of steps
 CLASSES = 20  # so many classes fit a chart; of more, the hardest are shown
 BINS = 40  # bars of a histogram at most
+TICKS = 12  # named whole numbers under them at most
 
 
 def speed_chart(shown: Sequence[Series]) -> Chart:
@@ -243,11 +244,12 @@ def staleness_chart(shown: Sequence[Series]) -> Chart:
     found = [(item, counts) for item in shown if sum(counts := _staleness(item)) > 0]
     if not found:
         return Chart(key, title, "No run was asynchronous, so no gradient was stale.")
-    width = max(1, math.ceil(max(len(counts) for _, counts in found) / BINS))
+    values = max(len(counts) for _, counts in found)
+    width = max(1, math.ceil(values / BINS))
     fig = figure(
         title,
         220,
-        {"title": "staleness (updates by other ranks)", "dtick": width if width > 1 else None},
+        {"title": "staleness (updates by other ranks)", "dtick": max(width, math.ceil(values / TICKS))},
         {"title": "share of gradients (%)", "ticksuffix": " %", "rangemode": "tozero"},
         barmode="group",
         showlegend=True,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ..measure.run import Run
+from ..measure.run import SCHEMA, Run
 from .figures import memory_text, number
 
 Named = Sequence[tuple[str, Run]]
@@ -54,10 +54,15 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("faults", "; ".join(_pairs(fault) or "" for fault in run.faults or []) or None),
         ("notes", "; ".join(str(note) for note in run.notes or []) or None),
         ("weights (SHA-256)", run.weights_sha256),
-        ("record", f"schema {run.schema}"),
+        ("record", _version(run)),
         ("folder", str(run.folder) if run.folder else None),
     ]
     return [(key, str(value)) for key, value in facts if value not in (None, "")]
+
+
+def _version(run: Run) -> str:
+    older = ", written by an older manyhands: what it did not record is left out" if (run.schema or 0) < SCHEMA else ""
+    return f"schema {run.schema}{older}"
 
 
 def _exact(run: Run) -> str | None:

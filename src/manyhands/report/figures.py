@@ -164,6 +164,18 @@ def names(runs: Sequence[Run]) -> list[str]:
     return found
 
 
+def name_lines(name: str, width: int = 18) -> list[str]:
+    """Break a name after `:`, `,` or before ` (`, so that no line is much longer than `width`."""
+    words = name.replace(":", ":\0").replace(",", ",\0").replace(" (", "\0(").split("\0")
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) <= width:
+            lines[-1] += (" " if word.startswith("(") else "") + word
+        else:
+            lines.append(word)
+    return lines
+
+
 def count(value: object, noun: str) -> str:
     return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
 

@@ -55,7 +55,7 @@ def memory_chart(shown: Sequence[Series]) -> Chart:
         customdata=hover,
         hovertemplate="%{text}<extra>%{customdata}</extra>",
     )
-    caption = "The most a rank held at any moment of its run."
+    caption = "The most a rank held at any moment of its run; rank 0 evaluates too."
     if any(len(item.run.per_rank or []) > RANKS for item, _ in found):
         caption += f" Of more than {RANKS} ranks the lowest, the middle and the highest are shown."
     rows = [[item.name, label, memory_text(value)] for item, bars in found for label, value in bars]

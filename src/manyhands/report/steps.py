@@ -10,6 +10,7 @@ from ..measure.run import PHASES
 from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, phase_marker, rows_figure, short
 from .figures import largest_phase, number, percent, phase_times
 
+OVERLAPPED = "overlapped"
 STEPS = 3  # about so many steps a timeline shows
 
 
@@ -47,12 +48,35 @@ def phases_chart(shown: Sequence[Series]) -> Chart:
             customdata=[[item.safe, percent(times[phase] / sum(times.values()))] for item, times in runs],
             hovertemplate="%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
         )
+    if any(_hidden(item) for item, _ in runs):
+        fig.add_bar(**_overlapped(runs))
     rows = [
         [item.name, *(f"{times[phase]:.2f}" for phase in used), f"{sum(times.values()):.2f}", _hidden_text(item)]
         for item, times in runs
     ]
     headings = ("strategy", *used, "step", "hidden")
-    return Chart(key, title, _phases_caption([item for item, _ in runs]), fig, len(used), headings, rows)
+    return Chart(key, title, _phases_caption([item for item, _ in runs]), fig, len(fig.data), headings, rows)
+
+
+def _overlapped(runs: Sequence[tuple[Series, dict[str, float]]]) -> dict[str, Any]:
+    """Hidden communication as a thin bar under the backward it ran behind: it adds nothing to the step."""
+    rows = [(row, item, times) for row, (item, times) in enumerate(runs) if _hidden(item)]
+    before = PHASES[: PHASES.index("backward")]
+    return {
+        "x": [short(_hidden(item)) for _, item, _ in rows],
+        "y": [row + 0.4 for row, _, _ in rows],
+        "base": [short(sum(times[phase] for phase in before)) for _, _, times in rows],
+        "orientation": "h",
+        "width": 0.14,
+        "marker": phase_marker("communication"),
+        "name": OVERLAPPED,
+        "customdata": [item.safe for _, item, _ in rows],
+        "hovertemplate": "communication behind backward: %{x:.3~g} ms<extra>%{customdata}</extra>",
+    }
+
+
+def _hidden(item: Series) -> float:
+    return max(0.0, number(item.run.overlapped_communication_ms) or 0.0)
 
 
 def _phases_caption(shown: Sequence[Series]) -> str:
@@ -64,13 +88,11 @@ def _phases_caption(shown: Sequence[Series]) -> str:
     caption = "Means over ranks. A step is one batch over all ranks under every strategy, so the bars may be compared. "
     if parts:
         caption += f"Largest phase: {'; '.join(parts)}. "
-    hidden = [
-        f"{item.name} {value:.1f} ms"
-        for item in shown
-        if (value := number(item.run.overlapped_communication_ms) or 0) > 0
-    ]
+    hidden = [f"{item.name} {_hidden(item):.2f} ms" for item in shown if _hidden(item)]
     if hidden:
-        caption += f"Communication hidden behind other work, and so not in the bars: {'; '.join(hidden)}. "
+        caption += (
+            f"A thin bar is communication hidden behind backward, which costs the step nothing: {'; '.join(hidden)}. "
+        )
     sampled = [item.name for item in shown if item.run.phases_source not in (None, "measured")]
     if sampled:
         sources = {str(item.run.phases_source) for item in shown if item.name in sampled}
@@ -145,7 +167,7 @@ def _timeline(key: str, item: Series, everything: Sequence[Span]) -> Chart:
         46 * len(ranks),
         {"title": "milliseconds", "range": [0, short(finish - begin)]},
         [_who(item, rank) for rank in ranks],
-        tops=[place - 0.23 for place in range(len(ranks))],
+        tops=[place - 0.31 for place in range(len(ranks))],
         barmode="overlay",
         legend={**LEGEND, "entrywidth": 90},
     )

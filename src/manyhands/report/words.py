@@ -174,17 +174,24 @@ def _lost_accuracy(run: Run, runs: Sequence[Run], called: dict[int, str]) -> str
 
 
 def _slow_ranks(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
-    cases: dict[tuple[object, object], list[str]] = {}
+    """A sentence for every rank and phase that holds others up, with the strategies under which it does."""
+    cases: dict[tuple[object, object], list[Run]] = {}
     for run in runs:
         if run.slow_rank:
-            behind = number(run.slow_rank.get("behind_ms"))
-            lag = f" ({behind:.1f} ms a step)" if behind is not None else ""
-            where = (run.slow_rank.get("rank"), run.slow_rank.get("phase"))
-            cases.setdefault(where, []).append(called[id(run)] + lag)
+            cases.setdefault((run.slow_rank.get("rank"), run.slow_rank.get("phase")), []).append(run)
     return [
-        f"The others wait for rank {rank}, which is slow in {phase}, under {_join(found)}."
+        f"The others wait for rank {rank}, which is slow in {phase}, under {_join([called[id(run)] for run in found])}"
+        f"{_lags(found)}."
         for (rank, phase), found in cases.items()
     ]
+
+
+def _lags(runs: Sequence[Run]) -> str:
+    lags = [value for run in runs if (value := number((run.slow_rank or {}).get("behind_ms"))) is not None]
+    if not lags:
+        return ""
+    low, high = f"{min(lags):.1f}", f"{max(lags):.1f}"
+    return f": {low} ms a step" if low == high else f": {low} to {high} ms a step"
 
 
 def _broken(runs: Sequence[Run], called: dict[int, str], status: str) -> list[str]:

@@ -156,6 +156,6 @@ class Traffic:
             self.rank.split_wait(self._meeting, last)
         else:
             clock.since("communication", last)
-        spans = zip(sorted(self._launched), sorted(self._returned), strict=False)
-        clock.hide(sum(max(0, min(back, last) - out) for out, back in spans))
+        for out, back in zip(sorted(self._launched), sorted(self._returned), strict=False):
+            clock.hide(out, min(back, last))
         self._launched, self._returned, self._meeting = [], [], None
