@@ -36,7 +36,9 @@ BatchSize = Annotated[int | None, typer.Option(help="samples one step consumes o
 MaxSteps = Annotated[int | None, typer.Option(help="end after this many steps")]
 Threads = Annotated[int | None, typer.Option(help="threads of each rank (default: cores / ranks)")]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16")]
-LoaderWorkers = Annotated[int | None, typer.Option(help="worker processes that load data, for each rank")]
+LoaderWorkers = Annotated[
+    str | None, typer.Option(help="worker processes that load data, for each rank; auto measures how many help")
+]
 Accumulate = Annotated[int, typer.Option(help="steps whose gradients go into one update")]
 Clip = Annotated[float | None, typer.Option(help="largest norm of the gradient")]
 SyncBatchnorm = Annotated[bool, typer.Option("--sync-batchnorm", help="BatchNorm over the samples of all ranks")]
@@ -102,7 +104,7 @@ def train(
             max_steps=max_steps,
             threads=threads,
             precision=precision,
-            loader_workers=loader_workers,
+            loader_workers=_count_or_word(loader_workers),
             accumulate=accumulate,
             clip=clip,
             sync_batchnorm=sync_batchnorm,
@@ -183,7 +185,7 @@ def compare(
         epochs=epochs,
         max_steps=max_steps,
         precision=precision,
-        loader_workers=loader_workers,
+        loader_workers=_count_or_word(loader_workers),
         accumulate=accumulate,
         clip=clip,
         sync_batchnorm=sync_batchnorm,
@@ -348,6 +350,10 @@ def _task(spec: str, batch_size: int | None = None, seed: int | None = None) -> 
         warm_up()  # the ranks' server imports torch while we read the task
     task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
     return task if seed is None else task.replace(seed=seed)
+
+
+def _count_or_word(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _source(spec: str) -> str:

@@ -28,7 +28,7 @@ import torch
 from .checkpoint import Checkpoint
 from .data import nest
 from .data.augment import sample_keys
-from .data.batches import Batch, Batches, DatasetSource
+from .data.batches import Batch, Batches, TensorSource
 from .data.order import Order, Step
 from .errors import RankFailed
 from .evaluate import evaluate_model
@@ -100,7 +100,7 @@ class Training:
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
         self._resumed_staleness: list[int] | None = None
         self._due = False
-        self._random_data = isinstance(job.train, DatasetSource)
+        self._random_data = not isinstance(job.train, TensorSource)
         self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
         judges = rank.leads or (plan.survive and not rank.serves)  # any rank may come to lead
         self._judge = copy.deepcopy(job.model) if judges and job.test is not None else None
@@ -115,8 +115,16 @@ class Training:
         self._repeats = shard is not None and shard.repeats
         batches = None
         if shard is not None:
-            workers = self.job.settings.loader_workers or 0
-            batches = Batches(self.job.train, self.order, shard, self.job.task.augment is not None, workers)
+            batches = Batches(
+                self.job.train,
+                self.order,
+                shard,
+                keyed=self.job.task.augment is not None,
+                workers=self.job.settings.loader_workers or 0,
+                most_workers=max(1, available_cores() // rank.processes),
+                pinned=rank.device.type == "cuda",
+                tell=lambda text: rank.tell("note", text) if rank.leads else None,
+            )
         rank.board.row(rank.index)[FIRST] = self.clock.steps + 1
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
@@ -172,10 +180,9 @@ class Training:
     def _run_step(self, worker: Worker, feed: Iterator[Batch] | None, step: Step) -> None:
         clock = self.clock
         clock.begin_step()
-        seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)
-        batch = None
-        if feed is not None:
-            batch = next(feed)
+        batch = next(feed) if feed is not None else None
+        seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)  # reading may have drawn numbers
+        if batch is not None:
             if self.plan.survive and self.rank.board.anyone_lost:
                 self._take_over(batch)
             self._prepare(batch)
@@ -515,7 +522,7 @@ class Training:
 def seed_step(seed: int, rank: Rank, step: int, data_draws: bool = False) -> None:
     """Dropout and the like draw from (seed, rank, step), so a resumed run draws the same numbers.
 
-    A Dataset may draw from Python's or numpy's generators when it is read: those follow too.
+    A Dataset may have drawn from Python's or numpy's generators too when it was read: those are set as well.
     """
     value = hash((seed, rank.index, step)) & 0x7FFF_FFFF_FFFF_FFFF
     if data_draws:
