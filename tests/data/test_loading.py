@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import time
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from manyhands.data.loading import Auto, DatasetSource, Trial, choose
+from manyhands.data.loading import Auto, DatasetSource, Trial, choose, small_by_pipe
 
 from ..breakable import toy
 from ..conftest import distance, quick_fit
@@ -59,6 +60,17 @@ def test_epochs_draw_anew_and_reading_many_at_once_is_used() -> None:
     assert DatasetSource(Many(), None).read(indices, torch.tensor([1, 2]))[1].tolist() == [3, 5]
 
 
+def test_small_batches_are_copied_and_arrive_as_tensors() -> None:
+    batch = {"a": torch.arange(6).reshape(2, 3), "b": [torch.ones(2, dtype=torch.bfloat16), "word"]}
+    arrived = pickle.loads(pickle.dumps(small_by_pipe(batch)))
+    assert torch.equal(arrived["a"], batch["a"])
+    assert torch.equal(arrived["b"][0], torch.ones(2, dtype=torch.bfloat16))
+    assert arrived["b"][1] == "word"
+    arrived["a"] += 1  # it may be written to
+    large = torch.zeros(1 << 20)
+    assert small_by_pipe((large, 1))[0] is large
+
+
 @pytest.mark.parametrize(
     ("steps", "waits", "kept", "tried"),
     [
@@ -92,8 +104,8 @@ def test_trials_are_timed_without_their_first_steps() -> None:
 
 
 def test_auto_starts_workers_where_loading_is_slow_and_says_so() -> None:
-    task = toy(train=Waiting(), test=None, batch_size=4, epochs=2)
-    plain, run = quick_fit(task, max_steps=60), quick_fit(task, max_steps=60, loader_workers="auto")
+    task = toy(train=Waiting(), test=None, batch_size=4, epochs=3)
+    plain, run = quick_fit(task, max_steps=75), quick_fit(task, max_steps=75, loader_workers="auto")
     assert distance(plain, run) == 0
     (note,) = run.notes
     assert re.match(r"loader_workers=auto keeps [12] \(0: ", note)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
@@ -21,9 +22,10 @@ from .keys import sample_keys
 from .order import Order, Shard, Step
 from .stream import Part, StreamSource
 
-COUNTED = 12  # steps of a trial that are timed
+PIPE_BYTES = 512 << 10  # larger batches go through shared memory
+COUNTED = 16  # steps of a trial that are timed
 NO_WAIT = 0.05  # a wait below this part of the step is none
-GAIN = 0.05  # what another worker must make a step shorter by
+GAIN = 0.1  # what another worker must make a step shorter by
 
 
 class DatasetSource:
@@ -112,7 +114,7 @@ class _Reads(Dataset):
         self.source = source
 
     def __getitem__(self, request: tuple[Tensor, Tensor]) -> Any:
-        return self.source.read(*request)
+        return small_by_pipe(self.source.read(*request))
 
 
 class _Pass(IterableDataset):
@@ -122,7 +124,35 @@ class _Pass(IterableDataset):
         self.source, self.of = source, of
 
     def __iter__(self) -> Iterator[Part]:
-        return self.source.parts(*self.of)
+        return (Part(small_by_pipe(collated), ended) for collated, ended in self.source.parts(*self.of))
+
+
+def small_by_pipe(collated: Any) -> Any:
+    """A worker's batch, its tensors copied through the pipe if it is small.
+
+    torch hands tensors over as shared memory, with a connection for each: that costs a step more than copying a small
+    batch (benchmarks/handover.py).
+    """
+    if sum(tensor.nbytes for tensor in nest.leaves(collated)) > PIPE_BYTES:
+        return collated
+    return nest.each(collated, _by_pipe)
+
+
+def _by_pipe(tensor: Tensor) -> Any:
+    try:
+        return _Copied(tensor.numpy())
+    except (TypeError, RuntimeError):  # numpy does not know bfloat16, nor tensors with a gradient
+        return tensor
+
+
+class _Copied:
+    """Bytes on the way; a tensor where they arrive."""
+
+    def __init__(self, array: np.ndarray[Any, Any]):
+        self.array = array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.from_numpy, (self.array,)
 
 
 def _as_it_is(collated: Any) -> Any:
