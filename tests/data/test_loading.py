@@ -96,7 +96,7 @@ def test_trials_are_timed_without_their_first_steps() -> None:
     auto, now = Auto(1, notes.append), 0
     while not auto.found:
         auto.step(now, {0: 5_000_000, 1: 0}[auto.workers])
-        now += {0: 10_000_000, 1: 6_000_000}[auto.workers] * (9 if auto._steps < 0 else 1)
+        now += {0: 10_000_000, 1: 6_000_000}[auto.workers] * (9 if auto._unsettled else 1)
         assert now < 10**10
     assert notes == [
         "loader_workers=auto keeps 1 (0: 10.00 ms a step, 5.00 of it waiting; 1: 6.00 ms a step, 0.00 of it waiting)"

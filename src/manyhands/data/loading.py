@@ -194,22 +194,24 @@ class Auto:
         self._begin()
 
     def _begin(self) -> None:
-        self._steps = -2 * (1 + self.workers)  # the first ones wait for workers to start and live on what they fetched
-        self._waited = self._began = 0
+        self._unsettled = 2 * (1 + self.workers)  # steps that wait for workers to start, or live on what they fetched
+        self._counted = self._elapsed = self._waited = self._last = 0
 
     def pause(self) -> None:
-        """Time passes that is no step (evaluation): the stretch is measured anew."""
-        self._begin()
+        """Time passes that is no step (evaluation), and loading starts again after it."""
+        self._unsettled = max(self._unsettled, 2)
 
     def step(self, now: int, waited: int) -> None:
         """A step begins at `now`; the one before had waited so long for its batch."""
-        self._steps += 1
-        if self._steps > 0:
-            self._waited += waited
-        elif self._steps == 0:
-            self._began = _settled(now)
-        if self._steps == COUNTED:
-            self._judge(Trial((_settled(now) - self._began) / COUNTED, self._waited / COUNTED))
+        if self._unsettled:
+            self._unsettled -= 1
+            self._last = _settled(now) if not self._unsettled else 0
+            return
+        self._counted += 1
+        now = _settled(now) if self._counted == COUNTED else now
+        self._elapsed, self._waited, self._last = self._elapsed + now - self._last, self._waited + waited, now
+        if self._counted == COUNTED:
+            self._judge(Trial(self._elapsed / COUNTED, self._waited / COUNTED))
 
     def _judge(self, trial: Trial) -> None:
         self._tried.append(f"{self.workers}: {trial.step / 1e6:.2f} ms a step, {trial.wait / 1e6:.2f} of it waiting")
