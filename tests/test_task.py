@@ -104,6 +104,7 @@ def test_frozen_parameters_are_refused_only_when_nothing_is_left() -> None:
         ({"device": "tpu"}, r'(no device named "tpu"|device tpu is not supported)'),
         ({"capture": "always"}, r'capture must be "auto" or "off"'),
         ({"loader_workers": -1}, r"loader_workers must be 0 or more"),
+        ({"loader_workers": "many"}, r"loader_workers must be 0 or more, or \"auto\" \(found 'many'\)"),
     ],
 )
 def test_options_of_fit_are_checked(keywords: dict, message: str) -> None:

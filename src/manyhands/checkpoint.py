@@ -114,6 +114,8 @@ def fingerprint(job: Job) -> dict[str, Any]:
     }
     if task.schedule is not None:
         print_["epochs"] = job.settings.epochs  # the schedule spans them
+        if job.endless:
+            print_["max_steps"] = job.settings.max_steps
     return print_
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from .data import nest
 from .data.batches import Source, TensorSource
+from .data.stream import StreamSource
 from .errors import BadInput
 from .job import Settings, build
 from .task import Task
@@ -29,6 +31,8 @@ def evaluate(
     source = {"test": job.test, "train": job.train}.get(data)
     if source is None:
         raise BadInput(f"this task has no {data} data to evaluate on")
+    if data == "train" and job.endless:
+        raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
     model = with_weights(job.model, weights).to(torch.device(device))
     return evaluate_model(task, model, source, torch.device(device))
 
@@ -57,13 +61,11 @@ def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.d
     loss_sum = torch.zeros((), dtype=torch.float64)
     metrics: dict[str, float] = {}
     hits: _Hits | None = None
-    samples = len(source)
-    for start in range(0, samples, BATCH):
-        stop = min(start + BATCH, samples)
-        input, target = _read(source, start, stop)
+    samples = 0
+    for input, target, count in _read(source):
+        samples += count
         input, target = (nest.each(value, lambda tensor: tensor.to(device)) for value in (input, target))
         output = model(input)
-        count = stop - start
         loss_sum += task.loss(output, target).double().cpu() * count
         for name, metric in (task.metrics or {}).items():
             metrics[name] = metrics.get(name, 0.0) + _mean(metric(output, target)) * count
@@ -78,10 +80,19 @@ def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.d
     return result
 
 
-def _read(source: Source, start: int, stop: int) -> tuple[Any, Any]:
-    if isinstance(source, TensorSource):
-        return source.slice(start, stop)
-    return source.gather(torch.arange(start, stop))
+def _read(source: Source) -> Iterator[tuple[Any, Any, int]]:
+    """Inputs, targets and their number, `BATCH` samples at a time."""
+    if isinstance(source, StreamSource):
+        samples = source.samples(len(source))
+        while part := list(islice(samples, BATCH)):
+            yield *nest.pair(source.collate(part)), len(part)
+        return
+    for start in range(0, len(source), BATCH):
+        stop = min(start + BATCH, len(source))
+        read = (
+            source.slice(start, stop) if isinstance(source, TensorSource) else source.gather(torch.arange(start, stop))
+        )
+        yield *read, stop - start
 
 
 def _mean(value: Any) -> float:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from .checkpoint import FOLDER, Checkpoint, fingerprint, interval, latest, published, refuse_other_task
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
-from .job import PRECISIONS, Job, Settings, build, probe
+from .job import PRECISIONS, Job, Settings, build, check_length, probe
 from .live import Live
 from .loop import Figures, Outcome, Plan, Training
 from .measure.run import Run, available_cores
@@ -26,7 +26,7 @@ from .progress import Progress
 from .runfolder import held
 from .snapshot import Keeping
 from .strategies import make_strategy
-from .strategies.base import Strategy, refuse
+from .strategies.base import Strategy, check_stream, refuse
 from .task import Task
 from .world.doctor import Doctor
 from .world.launch import Place, launch, warm_up
@@ -48,7 +48,7 @@ def fit(
     accumulate: int = 1,
     clip: float | None = None,
     sync_batchnorm: bool = False,
-    loader_workers: int | None = None,
+    loader_workers: int | str | None = None,
     threads: int | None = None,
     epochs: int | None = None,
     max_steps: int | None = None,
@@ -83,6 +83,7 @@ def fit(
     _positive("threads", threads)
     devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
     job = build(task, settings)
+    check_length(job)
     keeping = _keeping(checkpoint_every, resume, run_dir)
     plan = Plan(on_step is not None, on_epoch is not None, keeping=keeping, survive=on_death == "continue", fault=fault)
     _check_failure_options(max_restarts, stall_seconds, on_death)
@@ -155,7 +156,7 @@ def _settings(
     accumulate: int,
     clip: float | None,
     sync_batchnorm: bool,
-    loader_workers: int | None,
+    loader_workers: int | str | None,
     epochs: int | None,
     max_steps: int | None,
     capture: str,
@@ -165,8 +166,9 @@ def _settings(
         raise BadInput(f"fit needs a manyhands Task (found {type(task).__name__}); mh.load_task reads one from a file")
     for name, value in (("accumulate", accumulate), ("epochs", epochs), ("max_steps", max_steps)):
         _positive(name, value)
-    if loader_workers is not None and (not isinstance(loader_workers, int) or loader_workers < 0):
-        raise BadInput(f"loader_workers must be 0 or more (found {loader_workers!r})")
+    counted = isinstance(loader_workers, int) and not isinstance(loader_workers, bool) and loader_workers >= 0
+    if loader_workers not in (None, "auto") and not counted:
+        raise BadInput(f'loader_workers must be 0 or more, or "auto" (found {loader_workers!r})')
     if precision not in PRECISIONS:
         raise BadInput(f'no precision named "{precision}"; there are: {", ".join(PRECISIONS)}')
     if clip is not None and not clip > 0:
@@ -281,6 +283,8 @@ class Fitting:
 
     def hear(self, kind: str, content: Any) -> None:
         """What rank 0 says goes to the record and to the screen."""
+        if kind == "note":
+            self.run.notes.append(content)
         if kind == "fault":
             self.run.faults.append(content)
             kind, content = "note", content["message"]
@@ -333,6 +337,7 @@ class Fitting:
             reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
             raise refuse(self.strategy, reason)
         start = self.first_start(resume)
+        check_stream(self.strategy, self.job, self.plan.survive)
         probe(self.job)
         self.strategy.admit(self.job)
         self.job.prepared = self.strategy.prepare(self.job)
@@ -447,6 +452,7 @@ def _join(fitting: Fitting, resume: bool) -> Outcome | None:
             f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
             "use ddp or parameter_server"
         )
+    check_stream(strategy, job, fitting.plan.survive)
     probe(job)
     strategy.admit(job)
     local = int(os.environ.get("LOCAL_RANK", index))

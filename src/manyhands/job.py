@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +18,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import Dataset
 
 from .data import nest
-from .data.batches import DatasetSource, Source, make_source
+from .data.batches import Source, TensorSource, make_source
+from .data.generators import seeded
 from .data.order import Order
+from .data.stream import StreamSource
 from .errors import BadInput
 from .task import Task
 from .world.parcel import by_value_copy
@@ -39,7 +39,7 @@ class Settings:
     sync_batchnorm: bool = False
     epochs: int = 1
     max_steps: int | None = None
-    loader_workers: int | None = None
+    loader_workers: int | str | None = None
     capture: str = "auto"
     compile: bool = False
     fuse: bool = True  # one kernel for the whole update, where torch has one
@@ -61,13 +61,23 @@ class Job:
 
     @property
     def total_updates(self) -> int:
-        """The updates a whole fit makes: the span of the schedule, whatever max_steps says."""
+        """The updates a whole fit makes: the span of the schedule, whatever max_steps says.
+
+        A stream without a length has only max_steps to go by.
+        """
+        if self.endless:
+            return -(-self.total_steps // self.settings.accumulate)
         return self.settings.epochs * self.order.updates_per_epoch
 
     @property
     def total_steps(self) -> int:
         whole = self.settings.epochs * self.order.steps_per_epoch
         return whole if self.settings.max_steps is None else min(whole, self.settings.max_steps)
+
+    @property
+    def endless(self) -> bool:
+        """Whether the training data is a stream that does not say how long it is."""
+        return isinstance(self.train, StreamSource) and self.train.endless
 
     def example(self, samples: int = 2) -> tuple[Any, Any]:
         """A few samples, for probing shapes and costs."""
@@ -84,25 +94,6 @@ class Job:
         )
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run under a seed and leave the caller's random state as it was."""
-    import random
-
-    import numpy as np
-
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
 def build(task: Task, settings: Settings) -> Job:
     """Call the factories, open the data and refuse what cannot be trained."""
     if not isinstance(task, Task):
@@ -115,6 +106,25 @@ def build(task: Task, settings: Settings) -> Job:
     job = Job(task, model, train, test, order, settings)
     _check_optimizer(job)
     return job
+
+
+def check_length(job: Job) -> None:
+    """How many steps there are must be known before the first: a stream may not say."""
+    if not isinstance(job.train, StreamSource):
+        return
+    epochs, workers = job.settings.epochs, job.settings.loader_workers
+    if job.endless and job.settings.max_steps is None:
+        raise BadInput(
+            "task.train is a stream without a length, so nobody knows how many steps an epoch has; "
+            "give max_steps (--max-steps), or give it a __len__ (samples of an epoch)"
+        )
+    if job.endless and epochs > 1:
+        raise BadInput(
+            f"task.train is a stream without a length, so {epochs} epochs cannot be told apart; "
+            "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples of an epoch)"
+        )
+    if isinstance(workers, int) and workers > 1:
+        raise BadInput(f"a stream is read by one worker process a rank (loader_workers: {workers}); use 0, 1 or auto")
 
 
 def _build_model(task: Task) -> nn.Module:
@@ -220,7 +230,7 @@ def _check_class_targets(job: Job, output: Any, target: Any) -> None:
     as_probabilities = kind == "cross_entropy" and target.is_floating_point() and target.shape == output.shape
     if as_probabilities:
         return
-    full = (len(job.train), *target.shape[1:]) if not isinstance(job.train, DatasetSource) else tuple(target.shape)
+    full = (len(job.train), *target.shape[1:]) if isinstance(job.train, TensorSource) else tuple(target.shape)
     if target.dtype != torch.int64 or tuple(target.shape) != tuple(wanted):
         dtype = str(target.dtype).removeprefix("torch.")
         raise BadInput(f"targets are {dtype} {full} but {kind} expects class numbers (int64, one per sample)")

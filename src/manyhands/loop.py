@@ -29,7 +29,7 @@ from .captured import Captured
 from .checkpoint import Checkpoint
 from .data import nest
 from .data.augment import sample_keys
-from .data.batches import Batch, Batches, DatasetSource, TensorSource
+from .data.batches import Batch, Batches, TensorSource
 from .data.order import Order, Shard, Step
 from .data.pinned import sent_ahead
 from .data.resident import Resident, fits
@@ -105,7 +105,7 @@ class Training:
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
         self._resumed_staleness: list[int] | None = None
         self._due = False
-        self._random_data = isinstance(job.train, DatasetSource)
+        self._random_data = not isinstance(job.train, TensorSource)
         self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
         judges = rank.leads or (plan.survive and not rank.serves)  # any rank may come to lead
         self._judge = copy.deepcopy(job.model) if judges and job.test is not None else None
@@ -150,7 +150,16 @@ class Training:
         keyed = self.job.task.augment is not None
         if isinstance(self.job.train, TensorSource) and fits(self.job.train, self.rank.device, self.rank.processes):
             return Resident(self.job.train, self.order, shard, keyed, self.rank.device)
-        return Batches(self.job.train, self.order, shard, keyed, self.job.settings.loader_workers or 0)
+        return Batches(
+            self.job.train,
+            self.order,
+            shard,
+            keyed=keyed,
+            workers=self.job.settings.loader_workers or 0,
+            most_workers=max(1, available_cores() // self.rank.processes),
+            pinned=self.rank.device.type == "cuda",
+            tell=lambda text: self.rank.tell("note", text) if self.rank.leads else None,
+        )
 
     def _captured(self, worker: Worker, batches: Batches | Resident | None) -> Worker:
         """The worker with its steps recorded in a CUDA graph, where they can be."""
@@ -199,10 +208,9 @@ class Training:
     def _run_step(self, worker: Worker, feed: Iterator[Batch] | None, step: Step) -> None:
         clock = self.clock
         clock.begin_step()
-        seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)
-        batch = None
-        if feed is not None:
-            batch = next(feed)
+        batch = next(feed) if feed is not None else None
+        seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)  # reading may have drawn numbers
+        if batch is not None:
             if self.plan.survive and self.rank.board.anyone_lost:
                 self._take_over(batch)
             if self._replaying is None:  # a recorded step gathers and augments by itself
@@ -531,7 +539,7 @@ class Training:
 def seed_step(seed: int, rank: Rank, step: int, data_draws: bool = False) -> None:
     """Dropout and the like draw from (seed, rank, step), so a resumed run draws the same numbers.
 
-    A Dataset may draw from Python's or numpy's generators when it is read: those follow too.
+    A Dataset may have drawn from Python's or numpy's generators too when it was read: those are set as well.
     """
     value = hash((seed, rank.index, step)) & 0x7FFF_FFFF_FFFF_FFFF
     if data_draws:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -24,6 +24,14 @@ CheckpointEvery = Annotated[str | None, typer.Option(help="steps between checkpo
 MaxRestarts = Annotated[int, typer.Option(help="restart failed ranks from the last checkpoint at most this often")]
 StallSeconds = Annotated[float | None, typer.Option(help="a rank without progress for this long has stalled")]
 OnDeath = Annotated[str, typer.Option(help="end, or continue without a dead rank (hogwild, async parameter_server)")]
+LoaderWorkers = Annotated[
+    Any,
+    typer.Option(
+        parser=lambda text: int(text) if text.isdecimal() else text,
+        metavar="N|auto",
+        help="worker processes that load data, for each rank; auto measures how many help",
+    ),
+]
 
 
 def fit_options(
@@ -34,7 +42,7 @@ def fit_options(
     max_steps: MaxSteps = None,
     threads: Annotated[int | None, typer.Option(help="threads of each rank (default: cores / ranks)")] = None,
     precision: Annotated[str, typer.Option(help="fp32 or bf16")] = "fp32",
-    loader_workers: Annotated[int | None, typer.Option(help="worker processes that load data, for each rank")] = None,
+    loader_workers: LoaderWorkers = None,
     accumulate: Annotated[int, typer.Option(help="steps whose gradients go into one update")] = 1,
     clip: Annotated[float | None, typer.Option(help="largest norm of the gradient")] = None,
     sync_batchnorm: Annotated[

@@ -36,6 +36,39 @@ def test_a_resumed_epoch_continues_where_it_stopped(samples: int, batch: int, ra
     assert whole[first:] == rest
 
 
+@given(data=st.data(), samples=sizes, batch=st.integers(1, 70), fixed=st.booleans(), memory=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_stops_and_other_numbers_of_ranks_lose_and_double_nothing(
+    data: st.DataObject, samples: int, batch: int, fixed: bool, memory: bool
+) -> None:
+    """An epoch is stopped twice and resumed by other numbers of ranks: the batches hold the data set all the same."""
+    order = Order(samples, batch, seed=1)
+    stops = sorted(data.draw(st.lists(st.integers(0, order.steps_per_epoch), min_size=2, max_size=2)))
+    inputs = torch.arange(samples)
+    ranks = data.draw(st.integers(1, 9))
+    seen: Counter[int] = Counter()
+    for first, stop in itertools.pairwise([0, *stops, order.steps_per_epoch]):
+        ranks = ranks if fixed else data.draw(st.integers(1, 9))  # parts of their own belong to a number of ranks
+        source = TensorSource(inputs, inputs) if memory else DatasetSource(Numbers(samples), None)
+        for rank in range(ranks):
+            batches = Batches(source, order, Shard(rank, ranks, fixed=fixed), keyed=True).epoch(2, first)
+            for taken in itertools.islice(batches, stop - first):
+                assert len(taken.input) == len(taken.keys) == max(1, taken.count)  # type: ignore[arg-type]
+                seen.update(taken.target[: taken.count].tolist())
+    assert seen == Counter(range(samples))
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, samples: int):
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index
+
+
 @given(samples=sizes, batch=st.integers(1, 70), ranks=st.integers(1, 9))
 @settings(max_examples=40, deadline=None)
 def test_shards_join_to_the_batch_of_single(samples: int, batch: int, ranks: int) -> None:

@@ -1,23 +1,30 @@
 """Batches: the samples of one step for one rank.
 
-Tensors in memory are indexed a whole batch at a time. Any map-style Dataset goes through torch's DataLoader,
-with worker processes if asked for. Both follow the same order.
+Tensors in memory are indexed whole batches at a time. Any other Dataset is read sample by sample, in worker processes
+if asked for (loading.py). All follow the same order, but for streams, which come in their own (stream.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from time import monotonic_ns
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import BadInput
 from . import nest
-from .augment import sample_keys
+from .keys import sample_keys
+from .loading import Auto, DatasetSource, Loading, Requests
 from .order import Order, Shard, Step
+from .stream import ENDLESS, Part, StreamSource
+
+BLOCK_BYTES, MOST_STEPS = 1 << 20, 64  # what is gathered at a time from tensors in memory
 
 
 @dataclass(slots=True)
@@ -61,41 +68,20 @@ class TensorSource:
     def __len__(self) -> int:
         return self._samples
 
-    def gather(self, indices: Tensor, input: bool = True, target: bool = True) -> tuple[Any, Any]:
-        return (
-            nest.each(self.input, lambda tensor: tensor.index_select(0, indices)) if input else None,
-            nest.each(self.target, lambda tensor: tensor.index_select(0, indices)) if target else None,
-        )
+    def gather(self, indices: Tensor, input: bool = True, target: bool = True, pinned: bool = False) -> tuple[Any, Any]:
+        """Rows by index; in pinned memory, which torch keeps and hands out again, where a GPU will copy them."""
+
+        def rows(tensor: Tensor) -> Tensor:
+            if not pinned or tensor.device.type != "cpu":
+                return tensor.index_select(0, indices)
+            into = torch.empty((len(indices), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
+            return torch.index_select(tensor, 0, indices, out=into)
+
+        return nest.each(self.input, rows) if input else None, nest.each(self.target, rows) if target else None
 
     def slice(self, start: int, stop: int) -> tuple[Any, Any]:
         """A stretch of samples without copying (evaluation)."""
-        return (
-            nest.each(self.input, lambda tensor: tensor[start:stop]),
-            nest.each(self.target, lambda tensor: tensor[start:stop]),
-        )
-
-
-class DatasetSource:
-    """Samples one by one out of a map-style Dataset, collated into batches."""
-
-    def __init__(self, dataset: Dataset, collate: Callable[[list[Any]], Any] | None):
-        self.dataset = dataset
-        self.collate = collate or default_collate
-
-    def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
-
-    def gather(self, indices: Tensor) -> tuple[Any, Any]:
-        return pair(self.collate([self.dataset[int(index)] for index in indices]))
-
-
-def pair(collated: Any) -> tuple[Any, Any]:
-    """Samples are (input, target)."""
-    if not isinstance(collated, tuple | list) or len(collated) != 2:
-        raise BadInput(
-            f"samples must be (input, target) pairs (found {type(collated).__name__}); return two values, or set task.collate"
-        )
-    return collated[0], collated[1]
+        return nest.rows(self.input, start, stop), nest.rows(self.target, start, stop)
 
 
 def make_source(data: Any, collate: Callable[[list[Any]], Any] | None, field: str) -> Source:
@@ -104,15 +90,22 @@ def make_source(data: Any, collate: Callable[[list[Any]], Any] | None, field: st
         return _tensor_source(data[0], data[1], field)
     if isinstance(data, torch.utils.data.TensorDataset) and len(data.tensors) == 2 and collate is None:
         return _tensor_source(data.tensors[0], data.tensors[1], field)
-    if isinstance(data, torch.utils.data.IterableDataset):
-        raise BadInput(f"task.{field} is an IterableDataset, which has no length; give a map-style Dataset or tensors")
+    if isinstance(data, IterableDataset):
+        return _stream_source(data, collate, field)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor):
         if len(data) == 0:
             raise BadInput(f"task.{field} holds no samples (length 0)")
         return DatasetSource(data, collate)
-    raise BadInput(
-        f"task.{field} must be (inputs, targets), a map-style Dataset or a factory (found {type(data).__name__})"
-    )
+    raise BadInput(f"task.{field} must be (inputs, targets), a Dataset or a factory (found {type(data).__name__})")
+
+
+def _stream_source(data: IterableDataset, collate: Callable[[list[Any]], Any] | None, field: str) -> Source:
+    source = StreamSource(data, collate)
+    if len(source) == 0:
+        raise BadInput(f"task.{field} holds no samples (length 0)")
+    if source.endless and field == "test":
+        raise BadInput("task.test is a stream that does not say where it ends; give it a __len__")
+    return source
 
 
 def _tensor_source(input: Any, target: Any, field: str) -> Source:
@@ -152,63 +145,123 @@ def nest_of_arrays(value: Any) -> Any:
 
 
 class Batches:
-    """The batches of one rank, epoch by epoch."""
+    """The batches of one rank, epoch by epoch.
 
-    def __init__(self, source: Source, order: Order, shard: Shard, keyed: bool, workers: int = 0):
+    `workers` is a number of processes or "auto", which tries up to `most_workers`; `tell` hears what to note in the
+    record. Data in memory needs no workers.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        order: Order,
+        shard: Shard,
+        keyed: bool,
+        workers: int | str = 0,
+        most_workers: int = 1,
+        pinned: bool = False,
+        tell: Callable[[str], None] = lambda note: None,
+    ):
         self.source, self.order, self.shard, self.keyed = source, order, shard, keyed and shard.input
-        self._plan = _Plan(order, shard)
-        self._loader: DataLoader | None = None
-        if isinstance(source, DatasetSource) and workers and (shard.input or shard.target):
-            self._loader = DataLoader(
-                source.dataset,
-                batch_sampler=self._plan,
-                collate_fn=source.collate,
-                num_workers=workers,
-                persistent_workers=True,
-            )
+        self.pinned, self._tell, self._told = pinned, tell, False
+        self._requests = Requests(order, shard)
+        self._auto: Auto | None = None
+        self._loading: Loading | None = None
+        if isinstance(source, DatasetSource | StreamSource):
+            if workers == "auto":
+                self._auto = Auto(1 if isinstance(source, StreamSource) else most_workers, tell)
+            self._loading = Loading(source, order, shard, 0 if self._auto else int(workers), pinned)
+        elif workers == "auto":
+            tell("loader_workers=auto keeps 0 (the data is in memory)")
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from step `first` on."""
-        loaded = self._loaded(epoch, first)
+        """The batches of an epoch from step `first` on; worker processes begin at once."""
+        if not (self.shard.input or self.shard.target):
+            return self._empty(epoch, first)
+        if self._loading is None:
+            return self._gathered(epoch, first)
+        return self._loaded(epoch, first, self._loading.start(epoch, first))
+
+    def _empty(self, epoch: int, first: int) -> Iterator[Batch]:
+        """A stage in the middle reads nothing, and only counts."""
         for step in self.order.steps(epoch, first):
-            indices = self.order.indices(step, self.shard)
-            count = len(indices)
-            input, target = next(loaded) if loaded else self._gather(self._plan.filled(step, indices))
-            keys = sample_keys(self.order.seed, epoch, self._plan.filled(step, indices)) if self.keyed else None
+            yield Batch(None, None, self._counted(step)[1], step)
+
+    # ------------------------------------------------------------ data in memory
+
+    def _gathered(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Several steps are gathered at a time where samples are small.
+
+        After a step its code and data have left the processor's caches, so that a call costs the same for one batch
+        as for many. A thread that gathers meanwhile takes the time from the step instead (benchmarks/ahead.py).
+        """
+        assert isinstance(self.source, TensorSource)
+        steps = self.order.steps(epoch, first)
+        while block := list(islice(steps, self._steps_at_a_time)):
+            chosen, counts = zip(*map(self._requests.filled, block), strict=True)
+            indices = torch.cat(chosen)
+            input, target = self.source.gather(indices, self.shard.input, self.shard.target, self.pinned)
+            keys = sample_keys(self.order.seed, epoch, indices) if self.keyed else None
+            if len(block) == 1:
+                yield Batch(input, target, counts[0], block[0], keys)
+                continue
+            stop = 0
+            for step, own, count in zip(block, chosen, counts, strict=True):
+                start, stop = stop, stop + len(own)
+                yield Batch(
+                    nest.rows(input, start, stop),
+                    nest.rows(target, start, stop),
+                    count,
+                    step,
+                    nest.rows(keys, start, stop),
+                )
+
+    @cached_property
+    def _steps_at_a_time(self) -> int:
+        assert isinstance(self.source, TensorSource)
+        tensors = [*nest.leaves(self.source.input), *nest.leaves(self.source.target)]
+        if any(tensor.layout != torch.strided for tensor in tensors):  # cannot be sliced
+            return 1
+        batch = sum(tensor[0].nbytes for tensor in tensors) * self.order.batch_size / self.shard.of
+        return int(min(MOST_STEPS, max(1, BLOCK_BYTES // max(1, batch))))
+
+    # ------------------------------------------------------------ sample by sample
+
+    def _loaded(self, epoch: int, first: int, parts: Iterator[Part]) -> Iterator[Batch]:
+        auto, waited = self._auto, 0
+        if auto is not None:
+            auto.pause()
+        for step in self.order.steps(epoch, first):
+            asked = monotonic_ns()
+            if auto is not None and not auto.found:
+                auto.step(asked, waited)
+                parts = self._by(auto.workers, parts, step)
+            input, target = self._take(next(parts))
+            keys, count = self._counted(step)
+            waited = monotonic_ns() - asked
             yield Batch(input, target, count, step, keys)
 
-    def _gather(self, indices: Tensor) -> tuple[Any, Any]:
-        """Only what this rank needs is read."""
-        if not (self.shard.input or self.shard.target):
-            return None, None
-        if isinstance(self.source, TensorSource):
-            return self.source.gather(indices, self.shard.input, self.shard.target)
-        return self.source.gather(indices)
+    def _by(self, workers: int, parts: Iterator[Part], step: Step) -> Iterator[Part]:
+        """The same parts from `step` on, by another number of workers."""
+        assert self._loading is not None
+        if workers == self._loading.workers:
+            return parts
+        old = self._loading
+        self._loading = Loading(old.source, self.order, self.shard, workers, self.pinned)
+        return self._loading.start(step.epoch, step.number)
 
-    def _loaded(self, epoch: int, first: int) -> Iterator[tuple[Any, Any]] | None:
-        if self._loader is None:
-            return None
-        self._plan.at(epoch, first)
-        return (pair(collated) for collated in self._loader)
+    def _take(self, part: Part) -> tuple[Any, Any]:
+        if part.ended and not self._told:
+            self._told = True
+            promised = "" if len(self.source) == ENDLESS else f" of the {len(self.source):,} its length promises"
+            self._tell(f"task.train ended after {part.ended:,} samples{promised}; it was read again from its start")
+        return nest.pair(part.collated)
 
-
-class _Plan:
-    """The index lists of an epoch, as the batch sampler of a DataLoader that outlives epochs."""
-
-    def __init__(self, order: Order, shard: Shard):
-        self.order, self.shard = order, shard
-        self.epoch = self.first = 0
-
-    def at(self, epoch: int, first: int) -> None:
-        self.epoch, self.first = epoch, first
-
-    def filled(self, step: Step, indices: Tensor) -> Tensor:
-        """An empty shard borrows the first sample of the global batch."""
-        return indices if len(indices) else self.order.indices(step)[:1]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in self.order.steps(self.epoch, self.first):
-            yield self.filled(step, self.order.indices(step, self.shard)).tolist()
-
-    def __len__(self) -> int:
-        return self.order.steps_per_epoch - self.first
+    def _counted(self, step: Step) -> tuple[Tensor | None, int]:
+        """Keys and number of this rank's samples; those of a stream are numbered as they come."""
+        if isinstance(self.source, StreamSource):
+            start, stop = self.shard.bounds(step.total)
+            indices, count = torch.arange(step.start + start, step.start + max(stop, start + 1)), stop - start
+        else:
+            indices, count = self._requests.filled(step)
+        return sample_keys(self.order.seed, step.epoch, indices) if self.keyed else None, count

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import BadInput
+
 
 def each(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """The same nest with `function` applied to every tensor."""
@@ -20,6 +22,20 @@ def each(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, list):
         return [each(item, function) for item in value]
     return value
+
+
+def rows(value: Any, start: int, stop: int) -> Any:
+    """Some of the samples, without copying."""
+    return each(value, lambda tensor: tensor[start:stop])
+
+
+def pair(collated: Any) -> tuple[Any, Any]:
+    """Samples are (input, target)."""
+    if not isinstance(collated, tuple | list) or len(collated) != 2:
+        raise BadInput(
+            f"samples must be (input, target) pairs (found {type(collated).__name__}); return two values, or set task.collate"
+        )
+    return collated[0], collated[1]
 
 
 def leaves(value: Any) -> Iterator[Tensor]:

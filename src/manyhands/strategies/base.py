@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..data.order import Shard
+from ..data.stream import StreamSource
 from ..errors import Refused
 from ..job import Job
 from ..measure.run import option_text
@@ -143,6 +144,19 @@ class Strategy(ABC):
         if job.settings.precision != "fp32" and self.ranks > 1:
             return False, "bf16 rounds every part of a batch by itself"
         return True, None
+
+
+def check_stream(strategy: Strategy, job: Job, survive: bool) -> None:
+    """What needs samples to be asked for by number cannot be had from a stream."""
+    if not isinstance(job.train, StreamSource):
+        return
+    if getattr(strategy, "partition", None) == "fixed":
+        raise refuse(strategy, "cannot give each rank its own part of a stream (partition=fixed); use partition=batch")
+    if survive:
+        raise refuse(
+            strategy,
+            "cannot read a dead rank's part of a stream again (on_death=continue); use max_restarts and checkpoint_every",
+        )
 
 
 def refuse(strategy: Strategy, reason: str) -> Refused:

@@ -81,6 +81,10 @@ class StandardisedConv2d(nn.Module):
         super().__init__()
         self.stride, self.padding, self.groups = stride, kernel // 2, groups
         self.weight = nn.Parameter(torch.randn(outputs, inputs // groups, kernel, kernel))
+        if (
+            gain is None
+        ):  # a step turns a filter by its rate over its norm squared, and nothing else here learns its size
+            nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
         self.gain = self.bias = None
         if gain is not None:
             self.gain = nn.Parameter(torch.full((outputs,), gain))

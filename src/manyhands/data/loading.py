@@ -1,0 +1,231 @@
+"""Loading: samples read one by one, in this process or ahead of the step in worker processes.
+
+`loader_workers="auto"` tries 0, 1, 2, ... workers in the first steps, a stretch of steps each, and keeps the smallest
+number that leaves no wait, or the one whose steps were fastest. Which it is changes no batch: what a Dataset draws at
+random depends on the sample alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from . import nest
+from .generators import seed_generators
+from .keys import sample_keys
+from .order import Order, Shard, Step
+from .stream import Part, StreamSource
+
+PIPE_BYTES = 512 << 10  # larger batches go through shared memory
+COUNTED = 16  # steps of a trial that are timed
+NO_WAIT = 0.05  # a wait below this part of the step is none
+GAIN = 0.1  # what another worker must make a step shorter by
+
+
+class DatasetSource:
+    """Samples one by one out of a map-style Dataset, collated into batches."""
+
+    def __init__(self, dataset: Dataset, collate: Callable[[list[Any]], Any] | None):
+        self.dataset = dataset
+        self.collate = collate or default_collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def gather(self, indices: Tensor) -> tuple[Any, Any]:
+        return nest.pair(self.collate([self.dataset[index] for index in indices.tolist()]))
+
+    def read(self, indices: Tensor, keys: Tensor) -> Any:
+        """The same with the generators seeded by each sample's key: it is the same on any rank and in any worker."""
+        wanted, seeds = indices.tolist(), keys.tolist()
+        several = getattr(self.dataset, "__getitems__", None)
+        if several is not None:  # a Dataset that reads many at once
+            seed_generators(seeds[0])
+            return self.collate(several(wanted))
+        samples = []
+        for index, seed in zip(wanted, seeds, strict=True):
+            seed_generators(seed)
+            samples.append(self.dataset[index])
+        return self.collate(samples)
+
+
+class Requests:
+    """What a rank wants to read in an epoch: indices and keys, step by step. The sampler of a DataLoader."""
+
+    def __init__(self, order: Order, shard: Shard):
+        self.order, self.shard = order, shard
+        self.epoch = self.first = 0
+
+    def filled(self, step: Step) -> tuple[Tensor, int]:
+        """Indices, and how many count: an empty shard borrows the first sample of the global batch."""
+        indices = self.order.indices(step, self.shard)
+        return (indices, len(indices)) if len(indices) else (self.order.indices(step)[:1], 0)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for step in self.order.steps(self.epoch, self.first):
+            indices, _ = self.filled(step)
+            yield indices, sample_keys(self.order.seed, self.epoch, indices)
+
+    def __len__(self) -> int:
+        return self.order.steps_per_epoch - self.first
+
+
+class Loading:
+    """The collated batches of one rank by `workers` processes, or by this one where there are none."""
+
+    def __init__(self, source: DatasetSource | StreamSource, order: Order, shard: Shard, workers: int, pinned: bool):
+        self.source, self.order, self.shard, self.workers, self.pinned = source, order, shard, workers, pinned
+        self._requests = Requests(order, shard)
+        self._loader: DataLoader | None = None
+
+    def start(self, epoch: int, first: int) -> Iterator[Part]:
+        """Begin to read an epoch from step `first` on; worker processes set off at once."""
+        if isinstance(self.source, StreamSource):
+            if not self.workers:
+                return self.source.parts(self.order, self.shard, epoch, first)
+            return iter(self._by_workers(_Pass(self.source, self.order, self.shard, epoch, first)))
+        source, self._requests.epoch, self._requests.first = self.source, epoch, first
+        if not self.workers:
+            return (Part(source.read(*request)) for request in self._requests)
+        self._loader = self._loader or self._by_workers(_Reads(source), sampler=self._requests, persistent_workers=True)
+        return map(Part, self._loader)
+
+    def _by_workers(self, dataset: Dataset, **options: Any) -> DataLoader:
+        return DataLoader(
+            dataset,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self.workers,
+            pin_memory=self.pinned,
+            **options,
+        )
+
+
+class _Reads(Dataset):
+    """Requests answered in a worker process."""
+
+    def __init__(self, source: DatasetSource):
+        self.source = source
+
+    def __getitem__(self, request: tuple[Tensor, Tensor]) -> Any:
+        return small_by_pipe(self.source.read(*request))
+
+
+class _Pass(IterableDataset):
+    """An epoch of a stream read in a worker process."""
+
+    def __init__(self, source: StreamSource, *of: Any):
+        self.source, self.of = source, of
+
+    def __iter__(self) -> Iterator[Part]:
+        return (Part(small_by_pipe(collated), ended) for collated, ended in self.source.parts(*self.of))
+
+
+def small_by_pipe(collated: Any) -> Any:
+    """A worker's batch, its tensors copied through the pipe if it is small.
+
+    torch hands tensors over as shared memory, with a connection for each: that costs a step more than copying a small
+    batch (benchmarks/handover.py).
+    """
+    if sum(tensor.nbytes for tensor in nest.leaves(collated)) > PIPE_BYTES:
+        return collated
+    return nest.each(collated, _by_pipe)
+
+
+def _by_pipe(tensor: Tensor) -> Any:
+    try:
+        return _Copied(tensor.numpy())
+    except (TypeError, RuntimeError):  # numpy does not know bfloat16, nor tensors with a gradient
+        return tensor
+
+
+class _Copied:
+    """Bytes on the way; a tensor where they arrive."""
+
+    def __init__(self, array: np.ndarray[Any, Any]):
+        self.array = array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.from_numpy, (self.array,)
+
+
+def _as_it_is(collated: Any) -> Any:
+    return collated
+
+
+# ---------------------------------------------------------------- how many workers
+
+
+class Trial(NamedTuple):
+    """Mean nanoseconds of a step with some number of workers, and how many of them waited for data."""
+
+    step: float
+    wait: float
+
+
+def choose(most: int) -> Generator[int, Trial, int]:
+    """Yields numbers of workers to try, is sent how they did, returns the one to keep."""
+    found: dict[int, Trial] = {}
+    best = 0
+    for workers in range(most + 1):
+        found[workers] = yield workers
+        if found[workers].step < found[best].step * (1 - GAIN):
+            best = workers
+        if found[workers].wait < NO_WAIT * found[workers].step or workers > best + 1:
+            break  # nothing is left to gain, or two more did not help
+    return best
+
+
+class Auto:
+    """The search for the number of workers, fed with the times of real steps."""
+
+    def __init__(self, most: int, tell: Callable[[str], None]):
+        self._search = choose(most)
+        self._tell = tell
+        self._tried: list[str] = []
+        self.workers = next(self._search)
+        self.found = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._unsettled = 2 * (1 + self.workers)  # steps that wait for workers to start, or live on what they fetched
+        self._counted = self._elapsed = self._waited = self._last = 0
+
+    def pause(self) -> None:
+        """Time passes that is no step (evaluation), and loading starts again after it."""
+        self._unsettled = max(self._unsettled, 2)
+
+    def step(self, now: int, waited: int) -> None:
+        """A step begins at `now`; the one before had waited so long for its batch."""
+        if self._unsettled:
+            self._unsettled -= 1
+            self._last = _settled(now) if not self._unsettled else 0
+            return
+        self._counted += 1
+        now = _settled(now) if self._counted == COUNTED else now
+        self._elapsed, self._waited, self._last = self._elapsed + now - self._last, self._waited + waited, now
+        if self._counted == COUNTED:
+            self._judge(Trial(self._elapsed / COUNTED, self._waited / COUNTED))
+
+    def _judge(self, trial: Trial) -> None:
+        self._tried.append(f"{self.workers}: {trial.step / 1e6:.2f} ms a step, {trial.wait / 1e6:.2f} of it waiting")
+        try:
+            self.workers = self._search.send(trial)
+        except StopIteration as end:
+            self.workers, self.found = end.value, True
+            self._tell(f"loader_workers=auto keeps {self.workers} ({'; '.join(self._tried)})")
+        self._begin()
+
+
+def _settled(now: int) -> int:
+    """The time when the device has done all it was given: only then is a stretch of steps over."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        return monotonic_ns()
+    return now

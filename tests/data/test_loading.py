@@ -1,0 +1,117 @@
+"""Samples read one by one: the same by any number of workers, and as many workers as help."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from manyhands.data.loading import Auto, DatasetSource, Trial, choose, small_by_pipe
+
+from ..breakable import toy
+from ..conftest import distance, quick_fit
+
+INPUT = torch.randn(120, 12, generator=torch.Generator().manual_seed(1))
+
+
+class Drawing(Dataset):
+    """Every sample drawn at random anew, from each of the generators a transform may use."""
+
+    def __len__(self) -> int:
+        return len(INPUT)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        noise = torch.rand(12) + random.random() + float(np.random.rand())
+        return INPUT[index] + noise, int(INPUT[index, 0] > 0)
+
+
+class Waiting(Drawing):
+    """Samples that take their time without needing a core for it."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+
+def test_what_a_dataset_draws_depends_on_the_sample_alone() -> None:
+    """Draws once came from a generator seeded by rank, step and worker: ddp trained on other images than single."""
+    task = toy(train=Drawing(), test=None)
+    alone, together = quick_fit(task), quick_fit(task, "ddp", ranks=2, loader_workers=1)
+    assert distance(alone, together) < 1e-5
+
+
+def test_epochs_draw_anew_and_reading_many_at_once_is_used() -> None:
+    class Many(Drawing):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [(torch.rand(1), index) for index in indices]
+
+    source, indices = DatasetSource(Drawing(), None), torch.tensor([3, 5])
+    one, again, other = (source.read(indices, torch.tensor(keys))[0] for keys in ([1, 2], [1, 2], [3, 4]))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert DatasetSource(Many(), None).read(indices, torch.tensor([1, 2]))[1].tolist() == [3, 5]
+
+
+def test_small_batches_are_copied_and_arrive_as_tensors() -> None:
+    batch = {"a": torch.arange(6).reshape(2, 3), "b": [torch.ones(2, dtype=torch.bfloat16), "word"]}
+    arrived = pickle.loads(pickle.dumps(small_by_pipe(batch)))
+    assert torch.equal(arrived["a"], batch["a"])
+    assert torch.equal(arrived["b"][0], torch.ones(2, dtype=torch.bfloat16))
+    assert arrived["b"][1] == "word"
+    arrived["a"] += 1  # it may be written to
+    large = torch.zeros(1 << 20)
+    assert small_by_pipe((large, 1))[0] is large
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits", "kept", "tried"),
+    [
+        ([5.0], [0.1], 0, 1),  # nothing to wait for
+        ([10, 6, 4], [6, 2, 0.1], 2, 3),  # the smallest that leaves no wait
+        ([51, 50, 25, 17], [50, 49, 24, 16], 3, 4),  # a loader far behind: the first worker hardly shows
+        ([10, 11, 12, 13], [6, 7, 8, 9], 0, 3),  # no core to spare: two more did not help
+        ([10, 6, 6, 6, 6], [6, 2, 2, 2, 2], 1, 4),
+    ],
+)
+def test_the_smallest_number_that_helps_is_kept(steps: list[float], waits: list[float], kept: int, tried: int) -> None:
+    search = choose(most=len(steps) - 1)
+    assert next(search) == 0
+    for number in range(tried - 1):
+        assert search.send(Trial(steps[number], waits[number])) == number + 1
+    with pytest.raises(StopIteration) as end:
+        search.send(Trial(steps[tried - 1], waits[tried - 1]))
+    assert end.value.value == kept
+
+
+def test_trials_are_timed_without_their_first_steps() -> None:
+    notes: list[str] = []
+    auto, now = Auto(1, notes.append), 0
+    while not auto.found:
+        auto.step(now, {0: 5_000_000, 1: 0}[auto.workers])
+        now += {0: 10_000_000, 1: 6_000_000}[auto.workers] * (9 if auto._unsettled else 1)
+        assert now < 10**10
+    assert notes == [
+        "loader_workers=auto keeps 1 (0: 10.00 ms a step, 5.00 of it waiting; 1: 6.00 ms a step, 0.00 of it waiting)"
+    ]
+
+
+def test_auto_starts_workers_where_loading_is_slow_and_says_so() -> None:
+    task = toy(train=Waiting(), test=None, batch_size=4, epochs=3)
+    plain, run = quick_fit(task, max_steps=75), quick_fit(task, max_steps=75, loader_workers="auto")
+    assert distance(plain, run) == 0
+    (note,) = run.notes
+    assert re.match(r"loader_workers=auto keeps [12] \(0: ", note)
+
+
+def test_auto_needs_no_workers_for_data_in_memory() -> None:
+    assert quick_fit(toy(), max_steps=2, loader_workers="auto").notes == [
+        "loader_workers=auto keeps 0 (the data is in memory)"
+    ]
