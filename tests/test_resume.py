@@ -32,7 +32,7 @@ EXACT = [
     ("balanced_data_parallel", 2),
     ("model_parallel", 2),
     ("pipeline", 2),
-    ("hybrid:replicas=2", 4),
+    ("hybrid:replicas=2,stages=2", 4),
     ("locked", 2),
     ("parameter_server", 2),
     ("fsdp", 2),
@@ -127,7 +127,7 @@ def dropout_net() -> torch.nn.Module:
 
 
 MATRIX = [("single", 1), ("ddp", 2), ("ddp", 3), ("pipeline", 2), ("parameter_server", 2), ("fsdp", 2), ("hogwild", 2)]
-PAIRS = [(a, b) for a in MATRIX for b in MATRIX if a != b and there_is(a[0]) and there_is(b[0])]
+PAIRS = [(a, b) for a in MATRIX for b in MATRIX if there_is(a[0]) and there_is(b[0])]
 SAMPLE = [
     (("single", 1), ("fsdp", 2)),
     (("ddp", 3), ("pipeline", 2)),
