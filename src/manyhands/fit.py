@@ -207,8 +207,8 @@ def _fill(run: Run, outcome: Outcome, began: float) -> None:
     record = dict(outcome.record)
     run.startup_seconds = record.pop("first_step_time") - began
     run.notes += record.pop("notes")
-    if len(record["epochs"]) < len(run.epochs):  # the rank that led has changed: the caller has heard them all
-        record.pop("epochs")
+    entries = {entry["epoch"]: entry for entry in [*record["epochs"], *run.epochs]}
+    record["epochs"] = [entries[epoch] for epoch in sorted(entries)]  # ranks that led and died have told theirs
     for name, value in record.items():
         setattr(run, name, value)
     run.weights = outcome.weights
@@ -309,6 +309,7 @@ class Fitting:
         where = {"step": found.step, "epoch": found.epoch + 1}
         self.run.resumed_from = {**where, "strategy": found.strategy, "ranks": found.ranks}
         self.run.faults = self.run.faults or found.history["faults"]
+        self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] <= found.epoch]
         self.note(f"resuming after step {found.step} from {found.path}")
         return found
 
@@ -350,6 +351,7 @@ class Fitting:
         plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
         if self.run.restarts:
             plan = replace(plan, fault=None)
+        exchange = Exchange(self.answer)
         results = launch(
             partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
             strategy.processes,
@@ -358,12 +360,12 @@ class Fitting:
             shared=strategy.share(self.job),
             preload=strategy.preload,
             on_tell=lambda _, kind, content: self.hear(kind, content),
-            on_ask=Exchange(self.answer) if plan.survive else self.answer,
+            on_ask=exchange,
             watch=doctor,
             forgive=self._goes_on if plan.survive else None,
             time_limit=time_limit,
         )
-        return next((result for result in results if result is not None), None)
+        return exchange.outcome or next((result for result in results if result is not None), None)
 
     def _goes_on(self, failure: RankFailed, board: Board) -> bool:
         """Whether the others can do without a dead rank; if so it is noted and its share is theirs."""

@@ -7,8 +7,8 @@ import contextlib
 import ctypes
 import json
 import os
-import pickle
 import resource
+import selectors
 import signal
 import socket
 import subprocess
@@ -16,24 +16,25 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import Tensor
 
 from ..errors import BadInput, RankFailed
 from .doctor import answer_with_stacks, stacks
+from .lines import Line, Link
 from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
 from .parcel import pack, unpack
 from .watch import PID, Board, who
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
+LOOK_UP = 0.2  # seconds after which the caller looks at the heartbeats even if nobody says a word
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
 _CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
 
@@ -51,25 +52,6 @@ class Scene:
     port: int
     slots: dict[str, Slot] | None
     keep_memory: bool = True
-
-
-class Link:
-    """A rank's line to the caller."""
-
-    def __init__(self, connection: Connection):
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def tell(self, kind: str, content: Any) -> None:
-        """Say something and go on."""
-        with self._lock:
-            self._connection.send_bytes(cloudpickle.dumps((kind, content), protocol=5))
-
-    def ask(self, kind: str, content: Any) -> Any:
-        """Say something and wait for the answer (a callback of the user's runs in the caller's process)."""
-        with self._lock:
-            self._connection.send_bytes(cloudpickle.dumps(("ask", (kind, content)), protocol=5))
-            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 (from our own parent)
 
 
 @dataclass
@@ -186,12 +168,13 @@ class _Launch:
         self.processes, self.ranks = processes, ranks
         self.board = Board(processes, ranks=ranks)
         self.stacks = anonymous_file(0, "manyhands-stacks")
-        self.links: dict[int, Connection] = {}
+        self.lines: dict[int, Line] = {}
+        self.selector = selectors.DefaultSelector()
         self.pids: list[int] = []
         self.codes: dict[int, int] = {}
         self.doubtful: list[RankFailed] = []
         self.control: socket.socket | None = None
-        self._heard = b""
+        self._rest = b""  # of what the keeper says
 
     def start(
         self,
@@ -219,7 +202,10 @@ class _Launch:
         stage = pack(scene)
         content = pack(body)
         pairs = [socket.socketpair() for _ in range(self.processes)]
-        self.links = {index: Connection(mine.detach()) for index, (mine, _) in enumerate(pairs)}
+        self.lines = {index: Line(mine) for index, (mine, _) in enumerate(pairs)}
+        self.selector.register(self.control, selectors.EVENT_READ)
+        for index, line in self.lines.items():
+            self.selector.register(line, selectors.EVENT_READ, index)
         ours = [stage, content, *([memory] if memory is not None else [])]
         fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
@@ -246,24 +232,18 @@ class _Launch:
         give_up: float | None = None
         limit = time.monotonic() + time_limit if time_limit else None
         while len(results) < self.processes:
-            for ready in wait([*self.links.values(), *([self.control] if self.control else [])], timeout=0.2):
-                if ready is self.control:
-                    self._hear_keeper()
-                    continue
-                index = next(number for number, link in self.links.items() if link is ready)
-                kind, content = self._receive(index)
+            for index, kind, content in self._heard():
                 if kind == "done":
                     results[index] = content
                 elif kind == "failed":
                     content.detected_seconds = self.board.beat(index).seconds_ago
                     failures.append(content)
-                elif kind == "gone" and index not in results:
-                    failures.append(self._death(index))
+                elif kind == "gone":
+                    if index not in results:
+                        failures.append(self._death(index))
                 elif kind == "ask":
-                    answer = on_ask(*content) if on_ask else None
-                    with contextlib.suppress(OSError):
-                        self.links[index].send_bytes(cloudpickle.dumps(answer, protocol=5))
-                elif kind not in ("gone",) and on_tell:
+                    self._answer(index, on_ask(*content) if on_ask else None)
+                elif on_tell:
                     on_tell(index, kind, content)
             if watch and not failures and (stalled := watch(self.board)):
                 stalled.traceback = stacks(self.board, self.stacks)
@@ -271,7 +251,7 @@ class _Launch:
             if forgive:
                 for failure in [item for item in failures if item.rank is not None and forgive(item, self.board)]:
                     failures.remove(failure)
-                    self._bury(failure.rank or 0)
+                    self._bury(failure)
                     results[failure.rank or 0] = None
             if time_limit and limit and time.monotonic() > limit:
                 raise RankFailed(f"the run passed its time limit of {round(time_limit, 1):g} s", kind="time limit")
@@ -282,34 +262,63 @@ class _Launch:
                     raise (causes or failures)[0]
         return [results[index] for index in range(self.processes)]
 
-    def _bury(self, index: int) -> None:
+    def _bury(self, failure: RankFailed) -> None:
         """A rank the others go on without: it must be dead before its share is given to them."""
+        index = failure.rank or 0
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.board.row(index)[PID], signal.SIGKILL)
             if wait([self.control], timeout=0.1):
                 self._hear_keeper()
-        self.board.bury(index)
-
-    def _receive(self, index: int) -> tuple[str, Any]:
         try:
-            return pickle.loads(self.links[index].recv_bytes())  # noqa: S301 (from our own rank)
-        except (EOFError, OSError):
-            self.links.pop(index).close()
-            return "gone", None
+            self.board.bury(index)
+        except TimeoutError:  # another one was stopped while it held the board's lock
+            raise failure from None
+
+    def _heard(self) -> Iterator[tuple[int, str, Any]]:
+        """What ranks have said (who, kind, content); `gone` where one has hung up. Waits a moment if nobody says a word."""
+        for key, events in self.selector.select(timeout=LOOK_UP):
+            if key.data is None:
+                self._hear_keeper()
+                continue
+            index, line = key.data, self.lines[key.data]
+            if events & selectors.EVENT_WRITE:
+                self._flush(index)
+            if not events & selectors.EVENT_READ:
+                continue
+            try:
+                yield from ((index, kind, content) for kind, content in line.receive())
+            except EOFError:
+                self.selector.unregister(line)
+                self.lines.pop(index).close()
+                yield index, "gone", None
+
+    def _answer(self, index: int, answer: Any) -> None:
+        if index in self.lines:
+            self.lines[index].send(answer)
+            self._flush(index)
+
+    def _flush(self, index: int) -> None:
+        """Send what is left, and ask to be woken for the rest."""
+        line = self.lines[index]
+        line.flush()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.has_unsent else 0)
+        self.selector.modify(line, events, index)
 
     def _hear_keeper(self) -> None:
-        assert self.control is not None
+        if self.control is None:
+            return  # it hung up while one asked how a rank died
         try:
             heard = self.control.recv(65536, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return  # what was announced has been read meanwhile, by one who asked how a rank died
         if not heard:
+            self.selector.unregister(self.control)
             self.control.close()
             self.control = None
             return
-        *lines, self._heard = (self._heard + heard).split(b"\n")
+        *lines, self._rest = (self._rest + heard).split(b"\n")
         for line in lines:
             message = json.loads(line)
             self.pids = message.get("pids", self.pids)
@@ -347,8 +356,9 @@ class _Launch:
 
     def end(self) -> None:
         """Close everything; the keeper kills what still runs, and we wait until it has."""
-        for link in self.links.values():
-            link.close()
+        self.selector.close()
+        for line in self.lines.values():
+            line.close()
         close_quietly(self.board.fd, self.stacks)
         if self.control:
             with contextlib.suppress(OSError):
@@ -378,7 +388,7 @@ def _stderr() -> int:
 
 def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
     """The life of one process of a launch, from the fork to its result (called by the keeper)."""
-    connection = Link(Connection(link))
+    connection = Link(link)
     board: Board | None = None
     try:
         scene: Scene = unpack(fds["scene"])
