@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .checkpoint import FOLDER, Checkpoint, fingerprint, interval, latest, published, refuse_other_task
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
 from .job import PRECISIONS, Job, Settings, build, probe
+from .joining import join
 from .live import Live
 from .loop import Figures, Outcome, Plan, Training
 from .measure.run import Run, available_cores
@@ -30,11 +30,10 @@ from .strategies.base import Strategy, refuse
 from .task import Task
 from .world.doctor import Doctor
 from .world.launch import Place, launch, warm_up
-from .world.rank import Rank, connect, from_place, share_board, share_over_store, started_by_torchrun, torchrun_place
+from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place, started_by_torchrun, torchrun_place
 from .world.survivors import Exchange, SurvivingRank, may_go_on
 from .world.watch import Board
 
-COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
 Callback = Callable[[Figures], Any]
 
 
@@ -98,7 +97,7 @@ def fit(
         )
         try:
             if started_by_torchrun():
-                outcome = fitting.join(resume)
+                outcome = join(fitting, resume, stall_seconds)
             else:
                 outcome = fitting.launch(resume, max_restarts, stall_seconds, time_limit)
         except Refused as refusal:
@@ -399,14 +398,6 @@ class Fitting:
         self.note(f"{failure}; restart {run.restarts} of {max_restarts} from step {step}")
         return found
 
-    # ------------------------------------------------------------ ranks of torchrun
-
-    def join(self, resume: bool) -> Outcome | None:
-        """Be one of torchrun's ranks; after one of its restarts go on from the last checkpoint."""
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self.run.restarts = restarts
-        return _join(self, resume or (restarts > 0 and self.plan.keeping is not None))
-
 
 def rank_body(
     place: Place,
@@ -425,69 +416,4 @@ def rank_body(
     try:
         return Training(job, strategy, rank, plan).run()
     finally:
-        _disconnect(rank)
-
-
-def _disconnect(rank: Rank) -> None:
-    if rank.transport is not None and dist.is_initialized():
-        dist.destroy_process_group()
-
-
-# ---------------------------------------------------------------- ranks of torchrun
-
-
-def _join(fitting: Fitting, resume: bool) -> Outcome | None:
-    job, strategy, run, devices = fitting.job, fitting.strategy, fitting.run, fitting.devices
-    index, world, hosts = torchrun_place()
-    if strategy.processes != world:
-        raise BadInput(
-            f"torchrun started {world} processes but {strategy} needs {strategy.processes}; "
-            f"use --ranks {world} or --nproc-per-node {strategy.processes}"
-        )
-    if hosts > 1 and not strategy.hosts:
-        raise Refused(
-            f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
-            "use ddp or parameter_server"
-        )
-    probe(job)
-    strategy.check(job)
-    local = int(os.environ.get("LOCAL_RANK", index))
-    run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
-    before = torch.get_num_threads()
-    torch.set_num_threads(run.threads)
-    device = devices[local if hosts > 1 else index]
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    board = Board(world, ranks=strategy.ranks)
-    rank = Rank(index, world, strategy.ranks, device, board, run.threads, fitting.hear, fitting.answer, None, hosts)
-    rank.devices = devices
-    own_group = not dist.is_initialized()
-    if own_group:
-        connect(rank, getattr(strategy, "transport", "auto"), None, COLLECTIVE_SECONDS)
-    try:
-        if hosts == 1:
-            share_board(rank)
-        job.prepared = rank.agree(strategy.prepare(job) if index == 0 else None)
-        shared = strategy.share(job) if hosts == 1 else None
-        if shared is not None:
-            rank.shared = share_over_store(rank, shared)
-        start = _agree_on_start(fitting, rank, resume)
-        return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
-    finally:
-        if own_group:
-            _disconnect(rank)
-        torch.set_num_threads(before)
-
-
-def _agree_on_start(fitting: Fitting, rank: Rank, resume: bool) -> Checkpoint | None:
-    """Rank 0 reads the checkpoint for all: only its host need have the folder. A refusal is everybody's."""
-    found: Checkpoint | BadInput | None = None
-    if rank.index == 0:
-        try:
-            found = fitting.first_start(resume)
-        except BadInput as refusal:
-            found = refusal
-    found = rank.agree(found)
-    if isinstance(found, BadInput):
-        raise found
-    return found
+        disconnect(rank)

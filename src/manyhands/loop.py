@@ -37,7 +37,6 @@ from .measure.run import available_cores, environment, weights_digest
 from .measure.summary import merge_losses, summarise, timeline
 from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Loss, Strategy, Worker
-from .world.launch import where
 from .world.rank import Rank
 from .world.watch import FIRST, who
 
@@ -568,4 +567,4 @@ def _weighted_mean(items: list[dict[str, Any]]) -> float | None:
     return sum(mean * count for item in items for _, mean, count in item["losses"]) / total if total else None
 
 
-__all__ = ["Figures", "Outcome", "Plan", "Training", "where"]
+__all__ = ["Figures", "Outcome", "Plan", "Training"]

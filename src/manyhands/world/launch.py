@@ -30,7 +30,7 @@ from .doctor import answer_with_stacks, stacks
 from .lines import Line, Link
 from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
 from .parcel import pack, unpack
-from .watch import PID, Board, who
+from .watch import PID, Board, where, who
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
@@ -367,12 +367,6 @@ class _Launch:
                 while self.control.recv(65536):
                     continue
             self.control.close()
-
-
-def where(step: int | None, phase: str | None) -> str:
-    if step is None or step < 1:
-        return phase or "start-up"
-    return f"step {step}, {phase}"
 
 
 def _stderr() -> int:

@@ -20,9 +20,10 @@ from ..errors import BadInput
 from ..measure.clock import Clock
 from .launch import Place
 from .memory import Slot, attach_tensors, open_of_process, share_tensors
-from .watch import ARRIVALS, DONE, PHASE_NUMBERS, Board
+from .watch import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
 
 TRANSPORTS = ("auto", "gloo", "nccl", "shm")
+COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
 _RING = 8  # first cell of a row's ring of arrival times
 
 
@@ -57,6 +58,7 @@ class Rank:
         """Write heartbeats here from now on."""
         self.board = board
         self._row = board.row(self.index)
+        self._row[PID] = os.getpid()
         self._rows = [board.row(other) for other in range(self.processes)]
         self.clock.beat_on(self._row)
 
@@ -190,6 +192,11 @@ def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) ->
     else:
         dist.init_process_group(backend, store=store, rank=rank.index, world_size=rank.processes, **options)
     rank.transport = transport
+
+
+def disconnect(rank: Rank) -> None:
+    if rank.transport is not None and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def from_place(place: Place, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from .patience import PATIENCE, wait_until
 
-STRATEGY_BYTE, BOARD_BYTE = 0, 1  # of the board's file: locks of two owners must never be one lock
+STRATEGY_BYTE, BOARD_BYTE, VOICE_BYTE = 0, 1, 2  # of the board's file: locks of two owners must never be one lock
 
 
 class RecordLock:

@@ -171,3 +171,10 @@ def who(index: int, ranks: int, processes: int) -> str:
     if index < ranks:
         return f"rank {index} of {ranks}"
     return f"server {index - ranks} of {processes - ranks}"
+
+
+def where(step: int | None, phase: str | None) -> str:
+    """How messages say how far a process was."""
+    if step is None or step < 1:
+        return phase or "start-up"
+    return f"step {step}, {phase}"
