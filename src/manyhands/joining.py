@@ -15,9 +15,9 @@ from .errors import BadInput, ManyhandsError, Refused
 from .job import probe
 from .loop import Outcome, Training
 from .measure.run import available_cores
-from .world.launch import describe
 from .world.lookout import Lookout
 from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
+from .world.rank_process import describe
 from .world.watch import Board
 
 if TYPE_CHECKING:

@@ -2,121 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import json
 import os
 import resource
 import selectors
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import BadInput, RankFailed
-from .doctor import answer_with_stacks, stacks
-from .lines import Line, Link
-from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
-from .parcel import pack, unpack
+from .doctor import stacks
+from .fork_server import ask_for_ranks, warm_up
+from .lines import Line
+from .memory import anonymous_file, close_quietly, share_tensors
+from .parcel import pack
+from .rank_process import Place, Scene
 from .watch import PID, Board, where, who
+
+__all__ = ["Place", "launch", "warm_up"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
 LOOK_UP = 0.2  # seconds after which the caller looks at the heartbeats even if nobody says a word
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
-_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a process of a launch knows before it runs anything of the user's."""
-
-    processes: int
-    ranks: int  # those of the processes that train; the rest serve
-    threads: int
-    environment: dict[str, str]
-    folder: str
-    path: list[str]
-    port: int
-    slots: dict[str, Slot] | None
-    keep_memory: bool = True
-
-
-@dataclass
-class Place:
-    """What a launched function gets: who it is among the processes, and its lines to the others."""
-
-    index: int
-    processes: int
-    ranks: int
-    threads: int
-    link: Link
-    board: Board
-    shared: dict[str, Tensor] | None
-    listener: int  # a bound loopback socket: process 0 serves the store on it
-    port: int
-
-
-# ---------------------------------------------------------------- the caller's side
-
-
-class _Server:
-    """The caller's end of the fork server; started by the first launch of a program."""
-
-    def __init__(self) -> None:
-        here, there = socket.socketpair()
-        source = str(Path(__file__).resolve().parents[2])
-        code = (
-            f"import sys, socket; sys.path.append({source!r}); "
-            f"from manyhands.world.nursery import serve; serve(socket.socket(fileno={there.fileno()}))"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2
-        )
-        there.close()
-        self.requests = here
-        self.owner = os.getpid()
-
-    def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
-
-    def ask(self, fds: list[int], preload: Sequence[str]) -> None:
-        socket.send_fds(self.requests, [json.dumps(list(preload)).encode()], fds)
-
-
-_server: _Server | None = None
-_server_lock = threading.Lock()
-
-
-@atexit.register
-def _shut_down() -> None:
-    """The server ends when its caller hangs up."""
-    if _server is not None and _server.owner == os.getpid():
-        _server.requests.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _server.process.wait(timeout=2)
-
-
-def warm_up() -> None:
-    """Start the fork server now, so that its import of torch runs beside the caller's own work."""
-    global _server
-    if sys.platform not in ("linux", "darwin"):
-        raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
-    with _server_lock:
-        if _server is None or not _server.alive():
-            _server = _Server()
 
 
 def launch(
@@ -210,8 +125,7 @@ class _Launch:
         fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            assert _server is not None
-            _server.ask(fds, preload)
+            ask_for_ranks(fds, preload)
         finally:
             listener.close()
             control_there.close()
@@ -375,95 +289,3 @@ def _stderr() -> int:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
         return 2
-
-
-# ---------------------------------------------------------------- the rank's side
-
-
-def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
-    """The life of one process of a launch, from the fork to its result (called by the keeper)."""
-    connection = Link(link)
-    board: Board | None = None
-    try:
-        scene: Scene = unpack(fds["scene"])
-        board = Board(scene.processes, fds["board"])
-        board.row(index)[PID] = os.getpid()
-        answer_with_stacks(fds["stacks"])
-        _enter(scene, index)
-        shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
-        body = unpack(fds["body"])
-        close_quietly(fds["scene"], fds["body"], fds["shared"])
-        place = Place(
-            index,
-            scene.processes,
-            scene.ranks,
-            scene.threads,
-            connection,
-            board,
-            shared,
-            fds["listener"],
-            scene.port,
-        )
-        result = body(place)
-        connection.tell("done", result)
-    except BaseException as problem:
-        failure = describe(problem, index, board)
-        with contextlib.suppress(OSError):
-            connection.tell("failed", failure)
-        raise SystemExit(1) from None
-
-
-def _enter(scene: Scene, index: int) -> None:
-    """Take over the caller's surroundings."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.environ.clear()
-    os.environ.update(scene.environment)
-    os.environ.update(
-        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(scene.processes), OMP_NUM_THREADS=str(scene.threads)
-    )
-    with contextlib.suppress(OSError):
-        os.chdir(scene.folder)
-    sys.path[:] = scene.path
-    torch.set_num_threads(scene.threads)
-    if scene.keep_memory:
-        keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Let malloc keep what a step frees for the next one.
-
-    By default glibc gives tensors of more than 128 KiB back to the system at once, and every step then pays for its
-    memory anew, page by page.
-    """
-    mmap_threshold, trim_threshold = -3, -1
-    with contextlib.suppress(AttributeError, OSError):  # other C libraries have no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        if not mallopt(mmap_threshold, 1 << 30):
-            mallopt(mmap_threshold, 1 << 25)  # the most that older ones accept
-        mallopt(trim_threshold, 1 << 30)
-
-
-def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
-    """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
-    if isinstance(problem, RankFailed) and problem.rank is not None:
-        another = problem.rank != index and board is not None and problem.rank < board.processes
-        if another:  # what one rank says of another: that one, or its end, knows better (not so of its own replicas)
-            problem.kind = "consequence"
-        return problem
-    beat = board.beat(index) if board else None
-    processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)
-    text = str(problem).strip().split("\n")[0]
-    name = type(problem).__name__
-    consequence = isinstance(problem, OSError | RuntimeError) and any(
-        word in str(problem).lower() for word in _CONSEQUENCES
-    )
-    step, phase = (beat.step, beat.phase) if beat else (None, None)
-    return RankFailed(
-        f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
-        rank=index,
-        step=step,
-        phase=phase,
-        kind="consequence" if consequence else "raised",
-        traceback="".join(traceback.format_exception(problem)),
-    )
