@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from .checkpoint import Checkpoint
 from .errors import BadInput, ManyhandsError, Refused
+from .fitting import Fitting
 from .job import probe
 from .loop import Outcome, Training
 from .measure.run import available_cores
@@ -19,9 +19,6 @@ from .world.lookout import Lookout
 from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
 from .world.rank_process import describe
 from .world.watch import Board
-
-if TYPE_CHECKING:
-    from .fit import Fitting
 
 
 def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome | None:
