@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +19,7 @@ import manyhands as mh
 from manyhands.chaos import FAULTS, KEYS, chaos, chaos_matrix, table
 from manyhands.errors import BadInput
 from manyhands.strategies import make_strategy
+from manyhands.world.rank import Rank
 from tests.breakable import toy
 
 break_it = partial(chaos, threads=1, max_steps=16, stall_seconds=1.5)
@@ -76,6 +85,56 @@ def test_the_table_shows_every_result() -> None:
     title, line = table([row]).splitlines()
     assert title.split()[:5] == ["strategy", "fault", "rank", "step", "outcome"]
     assert line.split() == ["ddp", "kill", "-", "-", "-", "0.05", "s", *["-"] * 4, "yes", "nothing"]
+
+
+class Strike:
+    """Kills its rank some time after the first step, wherever it then is."""
+
+    def __init__(self, rank: int, seconds: float):
+        self.rank, self.seconds = rank, seconds
+
+    def __call__(self, rank: Rank, step: int) -> None:
+        if rank.index == self.rank and step == 1:
+            timer = threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+
+
+@pytest.fixture
+def busy_machine(times: int) -> Iterator[None]:
+    """Other work beside the ranks, in the long tests."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 if times > 10 else 0)]
+    yield
+    for burner in burners:
+        burner.kill()
+        burner.wait()
+
+
+RANDOM = [("hogwild", 2), ("hogwild", 3), ("parameter_server:mode=async", 2), ("parameter_server", 2), ("locked", 2)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "times"),
+    [("hogwild", 2, 3), *(pytest.param(*row, 50, marks=pytest.mark.soak) for row in [*RANDOM, ("ddp", 2)])],
+)
+@pytest.mark.usefixtures("busy_machine", "nothing_left")
+def test_kills_at_random_moments(strategy: str, ranks: int, times: int, tmp_path: Path) -> None:
+    """Beside other work, any rank, anywhere: at work, at a meeting, in a checkpoint, while it hands over the outcome."""
+    chance = random.Random(times)
+    chosen = make_strategy(strategy, ranks)
+    for attempt in range(times):
+        run = mh.fit(
+            toy(epochs=6), chosen, threads=1, progress=False, run_dir=tmp_path / str(attempt), checkpoint_every=4,
+            max_restarts=1, on_death="continue" if chosen.survives else "end", time_limit=60,
+            fault=Strike(chance.randrange(ranks), chance.random() ** 2 * 0.4),
+        )  # fmt: skip
+        assert (run.status, run.steps, len(run.losses)) == ("done", 48, 48)
+        assert [entry["epoch"] for entry in run.epochs] == [1, 2, 3, 4, 5, 6]
+        assert run.test is not None
+        assert run.weights is not None
+        assert run.samples is not None
+        a_share = 16 // ranks + 1  # of a step whose gradient may be in the weights already
+        assert 720 - (a_share if chosen.survives else 0) <= run.samples <= 720
 
 
 @pytest.mark.soak

@@ -20,6 +20,8 @@ LAYERS = (
     "strategies",
     "evaluate",
     "loop",
+    "fitting",
+    "joining",
     "fit",
     "compare",
     "cli",

@@ -69,10 +69,23 @@ def test_a_read_only_run_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     folder.chmod(0o555)
-    if os.access(folder, os.W_OK):
-        pytest.skip("this user may write everywhere")
+    if os.access(folder, os.W_OK):  # root may write everywhere but on a disk that is mounted to be read alone
+        said = on_a_disk_for_reading(folder)
+        assert said == f"the run folder {folder} cannot be written (Read-only file system); use another --run-dir"
+        return
     with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\)"):
         fit(toy(), run_dir=folder)
+
+
+def on_a_disk_for_reading(folder: Path) -> str:
+    code = f"from manyhands.runfolder import held\ntry:\n with held({str(folder)!r}): pass\nexcept Exception as problem: print(problem)"
+    command = f'mount -t tmpfs -o ro none {folder} && exec {sys.executable} -c "$0"'
+    if shutil.which("unshare") is None:
+        pytest.skip("mounting needs unshare")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command, code], capture_output=True, text=True, timeout=110)
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip("mounting is not allowed here")
+    return done.stdout.strip()
 
 
 def test_a_run_folder_in_use_is_bad_input_and_free_afterwards(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ EXACT = [
     ("balanced_data_parallel", 2),
     ("model_parallel", 2),
     ("pipeline", 2),
-    ("hybrid:replicas=2", 4),
+    ("hybrid:replicas=2,stages=2", 4),
     ("locked", 2),
     ("parameter_server", 2),
     ("fsdp", 2),
@@ -127,7 +128,7 @@ def dropout_net() -> torch.nn.Module:
 
 
 MATRIX = [("single", 1), ("ddp", 2), ("ddp", 3), ("pipeline", 2), ("parameter_server", 2), ("fsdp", 2), ("hogwild", 2)]
-PAIRS = [(a, b) for a in MATRIX for b in MATRIX if a != b and there_is(a[0]) and there_is(b[0])]
+PAIRS = [(a, b) for a in MATRIX for b in MATRIX if there_is(a[0]) and there_is(b[0])]
 SAMPLE = [
     (("single", 1), ("fsdp", 2)),
     (("ddp", 3), ("pipeline", 2)),
@@ -297,7 +298,23 @@ def test_a_strategy_whose_ranks_wait_for_each_other_cannot_go_on() -> None:
 # ---------------------------------------------------------------- torchrun
 
 
-def test_torchruns_restart_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+STOPPED = r"rank 0 has been in forward of step 9 for \d s \(its process is stopped\); rank 1 waits for it"
+HANGS = r"rank 1 has been in forward of step 10 for \d s; rank 0 waits for it in communication(.|\n)*in sleep_forever"
+KILLED = r"rank 1 of 2 died in step 10, forward: its process is gone"
+
+
+@pytest.mark.parametrize(
+    ("what", "rank", "message"),
+    [
+        ("signal_self(19)", 0, STOPPED),
+        pytest.param("sleep_forever", 1, HANGS, marks=pytest.mark.soak),
+        pytest.param("signal_self(9)", 1, KILLED, marks=pytest.mark.soak),
+    ],
+    ids=["stopped", "hangs", "killed"],
+)
+def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_checkpoint(
+    what: str, rank: int, message: str, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -305,8 +322,10 @@ def test_torchruns_restart_goes_on_from_the_last_checkpoint(tmp_path: Path) -> N
         sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
         import manyhands as mh
         from tests.breakable import BreakingLoss, signal_self, toy
-        task = toy(loss=BreakingLoss(signal_self(9), call=10, unless={str(tmp_path / "struck")!r}))
-        run = mh.fit(task, "ddp", ranks=2, threads=1, progress=False, run_dir={str(tmp_path / "run")!r}, checkpoint_every=4)
+        from tests.world.test_watch import sleep_forever
+        task = toy(loss=BreakingLoss({what}, call=10, rank={rank}, unless={str(tmp_path / "struck")!r}))
+        run = mh.fit(task, "ddp", ranks=2, threads=1, progress=False, run_dir={str(tmp_path / "run")!r},
+                     checkpoint_every=4, stall_seconds=1.5)
         """)
     )
     command = [
@@ -326,6 +345,7 @@ def test_torchruns_restart_goes_on_from_the_last_checkpoint(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-3000:]
     run = Run.load(tmp_path / "run")
     assert run.resumed_from is not None
-    assert run.resumed_from["step"] == 8
+    assert run.resumed_from["step"] in (4, 8), "a rank that was stopped may have been writing the second"
     assert run.restarts == 1
+    assert re.search(message, done.stderr), done.stderr[-3000:]
     assert run.weights_sha256 == fit(toy(), "ddp", ranks=2).weights_sha256

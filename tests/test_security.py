@@ -100,7 +100,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
     unpickled = {
         place(file, node).split(":")[0] for file, node, owner, name in calls() if (owner, name) == ("pickle", "loads")
     }
-    assert {"world/launch.py", "world/parcel.py"} <= unpickled
+    assert {"world/lines.py", "world/parcel.py"} <= unpickled
 
 
 def test_names_in_a_manifest_cannot_leave_the_folder(tmp_path: Path) -> None:

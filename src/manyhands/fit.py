@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from .checkpoint import FOLDER, Checkpoint, fingerprint, interval, latest, published, refuse_other_task
+from .checkpoint import FOLDER, interval
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
-from .job import PRECISIONS, Job, Settings, build, check_length, probe
+from .fitting import Fitting
+from .job import PRECISIONS, Job, Settings, build, check_length
+from .joining import join
 from .live import Live
-from .loop import Figures, Outcome, Plan, Training
-from .measure.run import Run, available_cores
+from .loop import Figures, Outcome, Plan
+from .measure.run import Run
 from .progress import Progress
 from .runfolder import held
 from .snapshot import Keeping
 from .strategies import make_strategy
-from .strategies.base import Strategy, check_stream, refuse
+from .strategies.base import Strategy
 from .task import Task
-from .world.doctor import Doctor
-from .world.launch import Place, launch, warm_up
-from .world.rank import Rank, connect, from_place, share_board, share_over_store, started_by_torchrun, torchrun_place
-from .world.survivors import Exchange, SurvivingRank, may_go_on
-from .world.watch import Board
+from .world.launch import warm_up
+from .world.rank import Rank, started_by_torchrun, torchrun_place
 
-COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
 Callback = Callable[[Figures], Any]
 
 
@@ -99,7 +94,7 @@ def fit(
         )
         try:
             if started_by_torchrun():
-                outcome = fitting.join(resume)
+                outcome = join(fitting, resume, stall_seconds)
             else:
                 outcome = fitting.launch(resume, max_restarts, stall_seconds, time_limit)
         except Refused as refusal:
@@ -209,8 +204,8 @@ def _fill(run: Run, outcome: Outcome, began: float) -> None:
     record = dict(outcome.record)
     run.startup_seconds = record.pop("first_step_time") - began
     run.notes += record.pop("notes")
-    if len(record["epochs"]) < len(run.epochs):  # the rank that led has changed: the caller has heard them all
-        record.pop("epochs")
+    entries = {entry["epoch"]: entry for entry in [*record["epochs"], *run.epochs]}
+    record["epochs"] = [entries[epoch] for epoch in sorted(entries)]  # ranks that led and died have told theirs
     for name, value in record.items():
         setattr(run, name, value)
     run.weights = outcome.weights
@@ -245,253 +240,3 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None) -> None:
 def _answer(callbacks: dict[str, Callback | None], kind: str, figures: Any) -> bool:
     callback = callbacks.get(kind)
     return bool(callback(figures)) if callback is not None else False
-
-
-def _fault(failure: RankFailed) -> dict[str, Any]:
-    return {
-        "kind": failure.kind,
-        "rank": failure.rank,
-        "step": failure.step,
-        "phase": failure.phase,
-        "message": str(failure),
-        "detected_seconds": failure.detected_seconds,
-        "resumed_step": None,
-        "resumed_seconds": None,
-    }
-
-
-class Fitting:
-    """One fit from its first attempt to its last, on the caller's side."""
-
-    def __init__(
-        self,
-        job: Job,
-        strategy: Strategy,
-        devices: list[torch.device],
-        threads: int | None,
-        run: Run,
-        plan: Plan,
-        run_dir: str | os.PathLike[str] | None,
-        show: Callable[[str, Any], None],
-        answer: Callable[[str, Any], Any],
-        began: float,
-    ):
-        self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
-        self.run, self.plan, self.show, self.answer = run, plan, show, answer
-        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
-        self.began = began
-
-    def hear(self, kind: str, content: Any) -> None:
-        """What rank 0 says goes to the record and to the screen."""
-        if kind == "note":
-            self.run.notes.append(content)
-        if kind == "fault":
-            self.run.faults.append(content)
-            kind, content = "note", content["message"]
-        if kind == "epoch":
-            self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] != content["epoch"]] + [content]
-        if kind == "started" and self.run.restarts and self.run.faults:
-            self.run.faults[-1]["resumed_seconds"] = content - self.began
-        self.show(kind, content)
-
-    def note(self, text: str) -> None:
-        self.run.notes.append(text)
-        self.show("note", text)
-
-    def last_checkpoint(self, say_if_none: bool = True) -> Checkpoint | None:
-        """The newest whole checkpoint of this task; damaged ones are passed over and said."""
-        if self.checkpoints is None:
-            return None
-        found, passed_over = latest(self.checkpoints)
-        for reason in passed_over:
-            self.note(reason)
-        if found is None:
-            if say_if_none:
-                self.note(f"no checkpoint to resume from in {self.checkpoints}: starting anew")
-            return None
-        refuse_other_task(found, fingerprint(self.job))
-        where = {"step": found.step, "epoch": found.epoch + 1}
-        self.run.resumed_from = {**where, "strategy": found.strategy, "ranks": found.ranks}
-        self.run.faults = self.run.faults or found.history["faults"]
-        self.note(f"resuming after step {found.step} from {found.path}")
-        return found
-
-    def first_start(self, resume: bool) -> Checkpoint | None:
-        """Where to begin. A fit that starts anew puts the checkpoints of the run before it aside."""
-        if resume:
-            return self.last_checkpoint()
-        if self.plan.keeping and self.checkpoints and published(self.checkpoints):
-            aside = self.checkpoints.with_name(FOLDER + ".before")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(self.checkpoints, aside)
-            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside}")
-        return None
-
-    # ------------------------------------------------------------ ranks of our own
-
-    def launch(
-        self, resume: bool, max_restarts: int, stall_seconds: float | None, time_limit: float | None
-    ) -> Outcome | None:
-        """Start the ranks; after a failure start them again from the last checkpoint, as often as allowed."""
-        if self.plan.survive and not self.strategy.survives:
-            reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
-            raise refuse(self.strategy, reason)
-        start = self.first_start(resume)
-        check_stream(self.strategy, self.job, self.plan.survive)
-        probe(self.job)
-        self.strategy.admit(self.job)
-        self.job.prepared = self.strategy.prepare(self.job)
-        self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
-        until = time.monotonic() + time_limit if time_limit else None
-        while True:
-            try:
-                return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
-            except RankFailed as failure:
-                self.began = time.monotonic()
-                start = self._start_after(failure, max_restarts, start)
-
-    def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
-        strategy = self.strategy
-        plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
-        if self.run.restarts:
-            plan = replace(plan, fault=None)
-        results = launch(
-            partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
-            strategy.processes,
-            ranks=min(strategy.ranks, strategy.processes),
-            threads=self.run.threads or 1,
-            shared=strategy.share(self.job),
-            preload=strategy.preload,
-            on_tell=lambda _, kind, content: self.hear(kind, content),
-            on_ask=Exchange(self.answer) if plan.survive else self.answer,
-            watch=doctor,
-            forgive=self._goes_on if plan.survive else None,
-            time_limit=time_limit,
-        )
-        return next((result for result in results if result is not None), None)
-
-    def _goes_on(self, failure: RankFailed, board: Board) -> bool:
-        """Whether the others can do without a dead rank; if so it is noted and its share is theirs."""
-        if not may_go_on(failure, board):
-            return False
-        self.run.faults.append({**_fault(failure), "message": f"{failure}; the others go on"})
-        self.note(f"{failure}; the others go on and share its work")
-        return True
-
-    def _start_after(self, failure: RankFailed, max_restarts: int, start: Checkpoint | None) -> Checkpoint | None:
-        """Note the failure and say where to start again; raises it where that is not allowed or leads nowhere."""
-        run, before = self.run, self.run.faults[-1] if self.run.restarts else None
-        fault = _fault(failure)
-        run.faults.append(fault)
-        if run.restarts >= max_restarts or failure.kind == "time limit":
-            raise failure
-        found = self.last_checkpoint(say_if_none=False)
-        step = found.step if found else 0
-        if before is not None and before["step"] == failure.step and before["resumed_step"] == step:
-            raise RankFailed(
-                f"given up after {run.restarts} restart{'s' * (run.restarts != 1)}: step {failure.step} failed again "
-                f"without a newer checkpoint than step {step}: {failure}",
-                rank=failure.rank,
-                step=failure.step,
-                phase=failure.phase,
-                kind=failure.kind,
-                traceback=failure.traceback,
-            ) from None
-        run.restarts += 1
-        fault["resumed_step"] = step
-        self.note(f"{failure}; restart {run.restarts} of {max_restarts} from step {step}")
-        return found
-
-    # ------------------------------------------------------------ ranks of torchrun
-
-    def join(self, resume: bool) -> Outcome | None:
-        """Be one of torchrun's ranks; after one of its restarts go on from the last checkpoint."""
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self.run.restarts = restarts
-        return _join(self, resume or (restarts > 0 and self.plan.keeping is not None))
-
-
-def rank_body(
-    place: Place,
-    job: Job,
-    strategy: Strategy,
-    devices: list[torch.device],
-    plan: Plan,
-) -> Outcome | None:
-    """What every launched process runs."""
-    device = devices[place.index]
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
-    rank.devices = devices
-    connect(rank, getattr(strategy, "transport", "auto"), store, COLLECTIVE_SECONDS)
-    try:
-        return Training(job, strategy, rank, plan).run()
-    finally:
-        _disconnect(rank)
-
-
-def _disconnect(rank: Rank) -> None:
-    if rank.transport is not None and dist.is_initialized():
-        dist.destroy_process_group()
-
-
-# ---------------------------------------------------------------- ranks of torchrun
-
-
-def _join(fitting: Fitting, resume: bool) -> Outcome | None:
-    job, strategy, run, devices = fitting.job, fitting.strategy, fitting.run, fitting.devices
-    index, world, hosts = torchrun_place()
-    if strategy.processes != world:
-        raise BadInput(
-            f"torchrun started {world} processes but {strategy} needs {strategy.processes}; "
-            f"use --ranks {world} or --nproc-per-node {strategy.processes}"
-        )
-    if hosts > 1 and not strategy.hosts:
-        raise Refused(
-            f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
-            "use ddp or parameter_server"
-        )
-    check_stream(strategy, job, fitting.plan.survive)
-    probe(job)
-    strategy.admit(job)
-    local = int(os.environ.get("LOCAL_RANK", index))
-    run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
-    before = torch.get_num_threads()
-    torch.set_num_threads(run.threads)
-    device = devices[local if hosts > 1 else index]
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    board = Board(world, ranks=strategy.ranks)
-    rank = Rank(index, world, strategy.ranks, device, board, run.threads, fitting.hear, fitting.answer, None, hosts)
-    rank.devices = devices
-    own_group = not dist.is_initialized()
-    if own_group:
-        connect(rank, getattr(strategy, "transport", "auto"), None, COLLECTIVE_SECONDS)
-    try:
-        if hosts == 1:
-            share_board(rank)
-        job.prepared = rank.agree(strategy.prepare(job) if index == 0 else None)
-        shared = strategy.share(job) if hosts == 1 else None
-        if shared is not None:
-            rank.shared = share_over_store(rank, shared)
-        start = _agree_on_start(fitting, rank, resume)
-        return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
-    finally:
-        if own_group:
-            _disconnect(rank)
-        torch.set_num_threads(before)
-
-
-def _agree_on_start(fitting: Fitting, rank: Rank, resume: bool) -> Checkpoint | None:
-    """Rank 0 reads the checkpoint for all: only its host need have the folder. A refusal is everybody's."""
-    found: Checkpoint | BadInput | None = None
-    if rank.index == 0:
-        try:
-            found = fitting.first_start(resume)
-        except BadInput as refusal:
-            found = refusal
-    found = rank.agree(found)
-    if isinstance(found, BadInput):
-        raise found
-    return found

@@ -41,7 +41,6 @@ from .measure.summary import merge_losses, summarise, timeline
 from .recording import SAMPLED_STEPS, capture
 from .snapshot import History, Keeping, Snapshots, share_of_past
 from .strategies.base import Strategy, Worker
-from .world.launch import where
 from .world.rank import Rank
 from .world.watch import FIRST
 
@@ -89,6 +88,7 @@ class Training:
         self.order: Order = job.order
         self.clock = rank.clock
         self.samples = self._past_samples = 0
+        self._samples_before = 0  # a resume, by all ranks together
         self.losses = Losses(rank)
         self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
         self._replaying: Captured | None = None
@@ -223,7 +223,7 @@ class Training:
         self.losses.note(loss, clock.steps)
         clock.end_step()
         if self.plan.survive:
-            self.rank.board.finish(self.rank.index, clock.steps, self.samples)
+            self.rank.board.finish(self.rank.index, clock.steps, self._fresh)
         if self.plan.progress and self.rank.leads:
             self._tell_progress(step)
 
@@ -333,9 +333,7 @@ class Training:
         everyone = rank.gather([entry for entry in self.losses.kept if entry[0] >= first])
         weights = worker.weights()
         stop = False
-        if rank.leads:
-            assert everyone is not None
-            assert weights is not None
+        if everyone is not None:  # on rank 0; where ranks may go on without each other, on all of them
             everyone = [item for item in everyone if item is not None]
             shifted = [{"losses": [(step - first, mean, count) for step, mean, count in item]} for item in everyone]
             counted = sum(count for item in everyone for _, _, count in item)
@@ -348,7 +346,7 @@ class Training:
                 "samples": counted,
                 "learning_rate": worker.learning_rate,
             }
-            if self._judge is not None:
+            if self._judge is not None and rank.leads and weights is not None:
                 began = time.monotonic()
                 self.test = self._evaluate(weights)
                 self.evaluation_seconds += time.monotonic() - began
@@ -357,8 +355,9 @@ class Training:
             if self.epochs and self.epochs[-1]["epoch"] == epoch + 1:  # an earlier attempt ended in this epoch
                 self.epochs.pop()
             self.epochs.append(entry)
-            rank.tell("epoch", entry)
-            if self.plan.on_epoch:
+            if rank.leads:
+                rank.tell("epoch", entry)
+            if rank.leads and self.plan.on_epoch:
                 stop = bool(rank.ask("on_epoch", Figures(entry, step=self.clock.steps)))
         if self.plan.on_epoch and rank.agree(stop):
             self.stopped = f"on_epoch ended the run after epoch {epoch + 1}"
@@ -394,10 +393,10 @@ class Training:
         everyone = rank.gather(self._measured(worker, self.snapshots.last))
         epoch_over = step.number + 1 == self.order.steps_per_epoch
         stored = None
-        if rank.leads:
-            assert everyone is not None
+        if everyone is not None:
             everyone = [item for item in everyone if item is not None]
             history = self.history
+            history.samples = self._samples_of(everyone)
             history.updates = self._updates([item.pop("updates") for item in everyone])
             staleness = merge_staleness([self._resumed_staleness, *(item.pop("staleness") for item in everyone)])
             history.add(everyone, done, rank.ranks)
@@ -408,6 +407,16 @@ class Training:
         position = (step.epoch + 1, 0) if epoch_over else (step.epoch, step.number + 1)
         self.snapshots.take(worker, stored, done, *position)
         self.checkpoint_seconds += time.monotonic() - began
+
+    def _samples_of(self, everyone: list[dict[str, Any]]) -> int:
+        """Samples behind the weights, those before a resume and those of ranks that died included."""
+        lost = self.rank.board.samples_of_lost([item["rank"] for item in everyone]) if self.plan.survive else 0
+        return self._samples_before + sum(item["fresh"] for item in everyone) + lost
+
+    @property
+    def _fresh(self) -> int:
+        """Samples of this launch; a stage sees samples that others count."""
+        return 0 if self._repeats or self.rank.serves else self.samples - self._past_samples
 
     def _measured(self, worker: Worker, since: int) -> dict[str, Any]:
         """What this process measured: totals, and the steps after `since` one by one."""
@@ -420,6 +429,7 @@ class Training:
             "overlapped": self.clock.overlapped,
             "late": self.clock.late,
             "samples": self.samples,
+            "fresh": self._fresh,
             "since": since,
             "updates": self._own_updates(worker),
             "staleness": worker.figures().get("staleness"),
@@ -444,11 +454,13 @@ class Training:
         ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
         self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
         self.samples = self._past_samples = mine["samples"]
+        self._samples_before = past.samples
         self._first_epoch, self._first_number = checkpoint.epoch, checkpoint.number
         self._epoch_seconds = past.epoch_seconds
-        if self.rank.leads:
+        if self.rank.leads or self.plan.survive:
             self.epochs, self.test = past.epochs, past.test
             self.evaluation_seconds, self.checkpoint_seconds = past.evaluation_seconds, past.checkpoint_seconds
+        if self.rank.leads:
             first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
             for step in range(first, checkpoint.step):
                 if past.counts[step]:
@@ -480,26 +492,29 @@ class Training:
             "steps": self.clock.steps,
             "samples": self.samples,
             "repeats": self._repeats,
-            "fresh": 0 if self._repeats or rank.serves else self.samples - self._past_samples,
+            "fresh": self._fresh,
             "losses": self.losses.kept,
             "peak_memory_bytes": peak_memory(rank.device),
             "updates": self._own_updates(worker),
             "extra": worker.figures(),
         }
-        everyone = rank.gather(mine)
-        if not rank.leads:
-            return None
+        while True:  # again where the rank that leads dies and another must deliver in its place
+            everyone = rank.gather(mine)
+            outcome = self._summed_up(everyone, weights, started) if rank.leads and weights is not None else None
+            if rank.deliver(outcome):
+                return None if self.plan.survive else outcome  # the caller has it
+            weights = worker.weights()
+
+    def _summed_up(self, everyone: list[Any] | None, weights: dict[str, Any], started: float) -> Outcome:
         assert everyone is not None
-        assert weights is not None
-        everyone = [item for item in everyone if item is not None]
+        rank, everyone = self.rank, [item for item in everyone if item is not None]
+        if self.test is None and self._judge is not None:  # the rank that evaluated is dead
+            self.test = self._evaluate(weights)
         updates, extras = [item["updates"] for item in everyone], [item["extra"] for item in everyone]
         record = summarise(everyone, rank.ranks)
         resumed = self.plan.resume.step if self.plan.resume else 0
-        if resumed:  # ranks may have been others before, and seen each other's samples: the steps know the truth
-            record["samples"] = sum(self.history.counts[:resumed]) + sum(item["fresh"] for item in everyone)
-            record["samples_per_second"] = record["samples"] / record["seconds"]
-        if self.plan.survive and (by_the_dead := rank.board.samples_of_lost):
-            record["samples"] += by_the_dead
+        if resumed or self.plan.survive:  # ranks may have been others before, or have died
+            record["samples"] = self._samples_of(everyone)
             record["samples_per_second"] = record["samples"] / record["seconds"]
         record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
@@ -576,4 +591,4 @@ def _weighted_mean(items: list[dict[str, Any]]) -> float | None:
     return sum(mean * count for item in items for _, mean, count in item["losses"]) / total if total else None
 
 
-__all__ = ["Figures", "Outcome", "Plan", "Training", "where"]
+__all__ = ["Figures", "Outcome", "Plan", "Training"]

@@ -48,16 +48,13 @@ class History:
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     updates: int = 0
+    samples: int = 0  # of all ranks, the dead included
     staleness: list[int] | None = None
     faults: list[dict[str, Any]] = field(default_factory=list)
     per_rank: list[dict[str, Any]] = field(default_factory=list)  # every process: phases, bytes, samples, ...
 
     def add(self, everyone: Sequence[dict[str, Any]], steps: int, ranks: int) -> None:
         """Append the steps that the processes report since the last time."""
-        missing = min((item["since"] for item in everyone), default=0) - len(self.losses)
-        self.losses += [math.nan] * missing  # a rank that leads in place of a dead one knows only what came since
-        self.counts += [0] * missing
-        self.durations += [0] * missing
         first = len(self.losses)
         sums, counts = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64)
         for item in everyone:
@@ -84,7 +81,7 @@ class History:
     @classmethod
     def restored(cls, stored: dict[str, Any]) -> History:
         lists = {name: value.tolist() for name, value in stored.items() if isinstance(value, torch.Tensor)}
-        return cls(**{**stored, **lists})
+        return cls(**{"samples": sum(lists["counts"]), **stored, **lists})
 
 
 class Snapshots:
@@ -129,11 +126,8 @@ class Snapshots:
         """Gather weights and state from every process and start writing them; rank 0 gives the history."""
         weights, state = worker.weights(), worker.state()
         self.last, self._last_time = done, time.monotonic()
-        if not self.rank.leads:
-            return
-        assert weights is not None
-        assert state is not None
-        assert history is not None
+        if not self.rank.leads or weights is None or state is None or history is None:
+            return  # (None on one that has come to lead only now: the next checkpoint is its own)
         name, ranks = str(self.strategy), self.strategy.ranks
         self._writer = self._writer or Writer(self._folder, self._failed, self._own)
         self._writer.write(Checkpoint(done, epoch, number, weights, state, history, self._task, name, ranks))

@@ -115,10 +115,10 @@ def test_the_lock_of_a_killed_process_comes_free() -> None:
     assert holder.stdout is not None
     with holder:
         assert holder.stdout.readline() == b"held\n"
-        lock = RecordLock(fd, patience=0.2)
+        lock = RecordLock(fd)
         assert not lock.try_acquire()
         with pytest.raises(TimeoutError, match="the lock did not come free: its holder is stuck"):
-            lock.acquire()
+            lock.acquire(patience=0.2)
         holder.kill()
         holder.wait()
         lock.acquire()

@@ -74,6 +74,7 @@ class Server:
     def _serve_round(self) -> None:
         """Serve letters as they come until every rank has made this step."""
         everyone = range(self.rank.ranks)
+        self._answer_those_within_bounds()  # a rank that died meanwhile holds nobody back
         while self._awaited():
             letter = self.office.take(everyone, self._awaited)
             if letter is None:

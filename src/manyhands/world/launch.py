@@ -2,139 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import json
 import os
-import pickle
 import resource
+import selectors
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
-import cloudpickle
-import torch
 from torch import Tensor
 
 from ..errors import BadInput, RankFailed
-from .doctor import answer_with_stacks, stacks
-from .memory import Slot, anonymous_file, attach_tensors, close_quietly, share_tensors
-from .parcel import pack, unpack
-from .watch import PID, Board, who
+from .doctor import stacks
+from .fork_server import ask_for_ranks, warm_up
+from .lines import Line
+from .memory import anonymous_file, close_quietly, share_tensors
+from .parcel import pack
+from .rank_process import Place, Scene
+from .watch import PID, Board, where, who
+
+__all__ = ["Place", "launch", "warm_up"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
+LOOK_UP = 0.2  # seconds after which the caller looks at the heartbeats even if nobody says a word
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
-_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a process of a launch knows before it runs anything of the user's."""
-
-    processes: int
-    ranks: int  # those of the processes that train; the rest serve
-    threads: int
-    environment: dict[str, str]
-    folder: str
-    path: list[str]
-    port: int
-    slots: dict[str, Slot] | None
-    keep_memory: bool = True
-
-
-class Link:
-    """A rank's line to the caller."""
-
-    def __init__(self, connection: Connection):
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def tell(self, kind: str, content: Any) -> None:
-        """Say something and go on."""
-        with self._lock:
-            self._connection.send_bytes(cloudpickle.dumps((kind, content), protocol=5))
-
-    def ask(self, kind: str, content: Any) -> Any:
-        """Say something and wait for the answer (a callback of the user's runs in the caller's process)."""
-        with self._lock:
-            self._connection.send_bytes(cloudpickle.dumps(("ask", (kind, content)), protocol=5))
-            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 (from our own parent)
-
-
-@dataclass
-class Place:
-    """What a launched function gets: who it is among the processes, and its lines to the others."""
-
-    index: int
-    processes: int
-    ranks: int
-    threads: int
-    link: Link
-    board: Board
-    shared: dict[str, Tensor] | None
-    listener: int  # a bound loopback socket: process 0 serves the store on it
-    port: int
-
-
-# ---------------------------------------------------------------- the caller's side
-
-
-class _Server:
-    """The caller's end of the fork server; started by the first launch of a program."""
-
-    def __init__(self) -> None:
-        here, there = socket.socketpair()
-        source = str(Path(__file__).resolve().parents[2])
-        code = (
-            f"import sys, socket; sys.path.append({source!r}); "
-            f"from manyhands.world.nursery import serve; serve(socket.socket(fileno={there.fileno()}))"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2
-        )
-        there.close()
-        self.requests = here
-        self.owner = os.getpid()
-
-    def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
-
-    def ask(self, fds: list[int], preload: Sequence[str]) -> None:
-        socket.send_fds(self.requests, [json.dumps(list(preload)).encode()], fds)
-
-
-_server: _Server | None = None
-_server_lock = threading.Lock()
-
-
-@atexit.register
-def _shut_down() -> None:
-    """The server ends when its caller hangs up."""
-    if _server is not None and _server.owner == os.getpid():
-        _server.requests.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _server.process.wait(timeout=2)
-
-
-def warm_up() -> None:
-    """Start the fork server now, so that its import of torch runs beside the caller's own work."""
-    global _server
-    if sys.platform not in ("linux", "darwin"):
-        raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
-    with _server_lock:
-        if _server is None or not _server.alive():
-            _server = _Server()
 
 
 def launch(
@@ -186,12 +83,13 @@ class _Launch:
         self.processes, self.ranks = processes, ranks
         self.board = Board(processes, ranks=ranks)
         self.stacks = anonymous_file(0, "manyhands-stacks")
-        self.links: dict[int, Connection] = {}
+        self.lines: dict[int, Line] = {}
+        self.selector = selectors.DefaultSelector()
         self.pids: list[int] = []
         self.codes: dict[int, int] = {}
         self.doubtful: list[RankFailed] = []
         self.control: socket.socket | None = None
-        self._heard = b""
+        self._rest = b""  # of what the keeper says
 
     def start(
         self,
@@ -219,13 +117,15 @@ class _Launch:
         stage = pack(scene)
         content = pack(body)
         pairs = [socket.socketpair() for _ in range(self.processes)]
-        self.links = {index: Connection(mine.detach()) for index, (mine, _) in enumerate(pairs)}
+        self.lines = {index: Line(mine) for index, (mine, _) in enumerate(pairs)}
+        self.selector.register(self.control, selectors.EVENT_READ)
+        for index, line in self.lines.items():
+            self.selector.register(line, selectors.EVENT_READ, index)
         ours = [stage, content, *([memory] if memory is not None else [])]
         fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            assert _server is not None
-            _server.ask(fds, preload)
+            ask_for_ranks(fds, preload)
         finally:
             listener.close()
             control_there.close()
@@ -246,24 +146,18 @@ class _Launch:
         give_up: float | None = None
         limit = time.monotonic() + time_limit if time_limit else None
         while len(results) < self.processes:
-            for ready in wait([*self.links.values(), *([self.control] if self.control else [])], timeout=0.2):
-                if ready is self.control:
-                    self._hear_keeper()
-                    continue
-                index = next(number for number, link in self.links.items() if link is ready)
-                kind, content = self._receive(index)
+            for index, kind, content in self._heard():
                 if kind == "done":
                     results[index] = content
                 elif kind == "failed":
                     content.detected_seconds = self.board.beat(index).seconds_ago
                     failures.append(content)
-                elif kind == "gone" and index not in results:
-                    failures.append(self._death(index))
+                elif kind == "gone":
+                    if index not in results:
+                        failures.append(self._death(index))
                 elif kind == "ask":
-                    answer = on_ask(*content) if on_ask else None
-                    with contextlib.suppress(OSError):
-                        self.links[index].send_bytes(cloudpickle.dumps(answer, protocol=5))
-                elif kind not in ("gone",) and on_tell:
+                    self._answer(index, on_ask(*content) if on_ask else None)
+                elif on_tell:
                     on_tell(index, kind, content)
             if watch and not failures and (stalled := watch(self.board)):
                 stalled.traceback = stacks(self.board, self.stacks)
@@ -271,7 +165,7 @@ class _Launch:
             if forgive:
                 for failure in [item for item in failures if item.rank is not None and forgive(item, self.board)]:
                     failures.remove(failure)
-                    self._bury(failure.rank or 0)
+                    self._bury(failure)
                     results[failure.rank or 0] = None
             if time_limit and limit and time.monotonic() > limit:
                 raise RankFailed(f"the run passed its time limit of {round(time_limit, 1):g} s", kind="time limit")
@@ -282,34 +176,63 @@ class _Launch:
                     raise (causes or failures)[0]
         return [results[index] for index in range(self.processes)]
 
-    def _bury(self, index: int) -> None:
+    def _bury(self, failure: RankFailed) -> None:
         """A rank the others go on without: it must be dead before its share is given to them."""
+        index = failure.rank or 0
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.board.row(index)[PID], signal.SIGKILL)
             if wait([self.control], timeout=0.1):
                 self._hear_keeper()
-        self.board.bury(index)
-
-    def _receive(self, index: int) -> tuple[str, Any]:
         try:
-            return pickle.loads(self.links[index].recv_bytes())  # noqa: S301 (from our own rank)
-        except (EOFError, OSError):
-            self.links.pop(index).close()
-            return "gone", None
+            self.board.bury(index)
+        except TimeoutError:  # another one was stopped while it held the board's lock
+            raise failure from None
+
+    def _heard(self) -> Iterator[tuple[int, str, Any]]:
+        """What ranks have said (who, kind, content); `gone` where one has hung up. Waits a moment if nobody says a word."""
+        for key, events in self.selector.select(timeout=LOOK_UP):
+            if key.data is None:
+                self._hear_keeper()
+                continue
+            index, line = key.data, self.lines[key.data]
+            if events & selectors.EVENT_WRITE:
+                self._flush(index)
+            if not events & selectors.EVENT_READ:
+                continue
+            try:
+                yield from ((index, kind, content) for kind, content in line.receive())
+            except EOFError:
+                self.selector.unregister(line)
+                self.lines.pop(index).close()
+                yield index, "gone", None
+
+    def _answer(self, index: int, answer: Any) -> None:
+        if index in self.lines:
+            self.lines[index].send(answer)
+            self._flush(index)
+
+    def _flush(self, index: int) -> None:
+        """Send what is left, and ask to be woken for the rest."""
+        line = self.lines[index]
+        line.flush()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.has_unsent else 0)
+        self.selector.modify(line, events, index)
 
     def _hear_keeper(self) -> None:
-        assert self.control is not None
+        if self.control is None:
+            return  # it hung up while one asked how a rank died
         try:
             heard = self.control.recv(65536, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return  # what was announced has been read meanwhile, by one who asked how a rank died
         if not heard:
+            self.selector.unregister(self.control)
             self.control.close()
             self.control = None
             return
-        *lines, self._heard = (self._heard + heard).split(b"\n")
+        *lines, self._rest = (self._rest + heard).split(b"\n")
         for line in lines:
             message = json.loads(line)
             self.pids = message.get("pids", self.pids)
@@ -347,8 +270,9 @@ class _Launch:
 
     def end(self) -> None:
         """Close everything; the keeper kills what still runs, and we wait until it has."""
-        for link in self.links.values():
-            link.close()
+        self.selector.close()
+        for line in self.lines.values():
+            line.close()
         close_quietly(self.board.fd, self.stacks)
         if self.control:
             with contextlib.suppress(OSError):
@@ -359,107 +283,9 @@ class _Launch:
             self.control.close()
 
 
-def where(step: int | None, phase: str | None) -> str:
-    if step is None or step < 1:
-        return phase or "start-up"
-    return f"step {step}, {phase}"
-
-
 def _stderr() -> int:
     """The descriptor that ranks write to: the caller's standard error as it is now."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
         return 2
-
-
-# ---------------------------------------------------------------- the rank's side
-
-
-def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
-    """The life of one process of a launch, from the fork to its result (called by the keeper)."""
-    connection = Link(Connection(link))
-    board: Board | None = None
-    try:
-        scene: Scene = unpack(fds["scene"])
-        board = Board(scene.processes, fds["board"])
-        board.row(index)[PID] = os.getpid()
-        answer_with_stacks(fds["stacks"])
-        _enter(scene, index)
-        shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
-        body = unpack(fds["body"])
-        close_quietly(fds["scene"], fds["body"], fds["shared"])
-        place = Place(
-            index,
-            scene.processes,
-            scene.ranks,
-            scene.threads,
-            connection,
-            board,
-            shared,
-            fds["listener"],
-            scene.port,
-        )
-        result = body(place)
-        connection.tell("done", result)
-    except BaseException as problem:
-        failure = describe(problem, index, board)
-        with contextlib.suppress(OSError):
-            connection.tell("failed", failure)
-        raise SystemExit(1) from None
-
-
-def _enter(scene: Scene, index: int) -> None:
-    """Take over the caller's surroundings."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.environ.clear()
-    os.environ.update(scene.environment)
-    os.environ.update(
-        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(scene.processes), OMP_NUM_THREADS=str(scene.threads)
-    )
-    with contextlib.suppress(OSError):
-        os.chdir(scene.folder)
-    sys.path[:] = scene.path
-    torch.set_num_threads(scene.threads)
-    if scene.keep_memory:
-        keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Let malloc keep what a step frees for the next one.
-
-    By default glibc gives tensors of more than 128 KiB back to the system at once, and every step then pays for its
-    memory anew, page by page.
-    """
-    mmap_threshold, trim_threshold = -3, -1
-    with contextlib.suppress(AttributeError, OSError):  # other C libraries have no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        if not mallopt(mmap_threshold, 1 << 30):
-            mallopt(mmap_threshold, 1 << 25)  # the most that older ones accept
-        mallopt(trim_threshold, 1 << 30)
-
-
-def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
-    """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
-    if isinstance(problem, RankFailed) and problem.rank is not None:
-        another = problem.rank != index and board is not None and problem.rank < board.processes
-        if another:  # what one rank says of another: that one, or its end, knows better (not so of its own replicas)
-            problem.kind = "consequence"
-        return problem
-    beat = board.beat(index) if board else None
-    processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)
-    text = str(problem).strip().split("\n")[0]
-    name = type(problem).__name__
-    consequence = isinstance(problem, OSError | RuntimeError) and any(
-        word in str(problem).lower() for word in _CONSEQUENCES
-    )
-    step, phase = (beat.step, beat.phase) if beat else (None, None)
-    return RankFailed(
-        f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
-        rank=index,
-        step=step,
-        phase=phase,
-        kind="consequence" if consequence else "raised",
-        traceback="".join(traceback.format_exception(problem)),
-    )

@@ -80,9 +80,9 @@ def _view(memory: mmap.mmap, slot: Slot) -> Tensor:
     return torch.frombuffer(memory, dtype=slot.dtype, count=count, offset=slot.offset).view(slot.shape)
 
 
-def open_of_process(pid: int, fd: int) -> int:
+def open_of_process(pid: int, fd: int, flags: int = 0) -> int:
     """The same anonymous file as process `pid` of this host holds as `fd` (ranks that have no common parent)."""
-    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | flags)
 
 
 def close_quietly(*fds: Any) -> None:

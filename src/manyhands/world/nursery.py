@@ -38,7 +38,7 @@ def serve(requests: socket.socket) -> None:
     """Fork a keeper for every request until the caller goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
-    from . import launch  # imports torch: the point of this process
+    from .rank_process import rank_process  # imports torch: the point of this process
 
     _import(["torch._dynamo", "manyhands.fit"])  # torch's optimizers import the first at their first call
     gc.collect()
@@ -50,7 +50,7 @@ def serve(requests: socket.socket) -> None:
         _import(json.loads(message))
         if os.fork() == 0:
             requests.close()
-            _leave(lambda fds=fds: keep(fds, launch.rank_process))  # type: ignore[misc]
+            _leave(lambda fds=fds: keep(fds, rank_process))  # type: ignore[misc]
         for fd in fds:
             os.close(fd)
 

@@ -21,9 +21,10 @@ from ..measure.clock import Clock
 from ..measure.cuda_clock import CudaClock
 from .launch import Place
 from .memory import Slot, attach_tensors, open_of_process, share_tensors
-from .watch import ARRIVALS, DONE, PHASE_NUMBERS, Board
+from .watch import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
 
 TRANSPORTS = ("auto", "gloo", "nccl", "shm")
+COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
 _RING = 8  # first cell of a row's ring of arrival times
 
 
@@ -58,6 +59,7 @@ class Rank:
         """Write heartbeats here from now on."""
         self.board = board
         self._row = board.row(self.index)
+        self._row[PID] = os.getpid()
         self._rows = [board.row(other) for other in range(self.processes)]
         self.clock.beat_on(self._row)
 
@@ -127,6 +129,10 @@ class Rank:
         dist.broadcast_object_list(values, src=0)
         return pickle.loads(values[0])  # type: ignore[arg-type]  # noqa: S301 (from rank 0 of this run)
 
+    def deliver(self, outcome: Any) -> bool:
+        """Whether the outcome is in good hands: a process returns it to its caller as its result."""
+        return True
+
     # ------------------------------------------------------------ tensors, timed and counted
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
@@ -189,6 +195,11 @@ def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) ->
     else:
         dist.init_process_group(backend, store=store, rank=rank.index, world_size=rank.processes, **options)
     rank.transport = transport
+
+
+def disconnect(rank: Rank) -> None:
+    if rank.transport is not None and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def from_place(place: Place, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:

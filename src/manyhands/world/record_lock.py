@@ -13,17 +13,19 @@ from contextlib import contextmanager
 
 from .patience import PATIENCE, wait_until
 
+STRATEGY_BYTE, BOARD_BYTE, VOICE_BYTE = 0, 1, 2  # of the board's file: locks of two owners must never be one lock
+
 
 class RecordLock:
     """Mutual exclusion between the processes that hold `fd` open; threads of one process are not told apart."""
 
-    def __init__(self, fd: int, byte: int = 0, patience: float = PATIENCE):
-        self._fd, self._byte, self._patience = fd, byte, patience
+    def __init__(self, fd: int, byte: int = STRATEGY_BYTE):
+        self._fd, self._byte = fd, byte
 
-    def acquire(self) -> None:
+    def acquire(self, patience: float = PATIENCE) -> None:
         """Wait for the lock, at most `patience` seconds."""
         if not self.try_acquire():
-            wait_until(self.try_acquire, lambda: "the lock did not come free: its holder is stuck", self._patience)
+            wait_until(self.try_acquire, lambda: "the lock did not come free: its holder is stuck", patience)
 
     def try_acquire(self) -> bool:
         try:
@@ -36,8 +38,8 @@ class RecordLock:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte, os.SEEK_SET)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        self.acquire()
+    def held(self, patience: float = PATIENCE) -> Iterator[None]:
+        self.acquire(patience)
         try:
             yield
         finally:

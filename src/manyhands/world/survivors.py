@@ -28,10 +28,10 @@ class SurvivingRank(Rank):
         self.board.meet(self.index)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Everybody's value, on the leading rank; None in the place of the dead."""
+        """Everybody's value, on every rank that trains: it may have to lead a moment later. None for the dead."""
         number = self._put(value)
         self.barrier()
-        if not self.leads:
+        if self.serves:
             return None
         found: dict[int, Any] = self.ask("exchange", ("collect", number, None, None))
         return [found.get(index) for index in range(self.processes)]
@@ -42,6 +42,13 @@ class SurvivingRank(Rank):
         self.barrier()
         found: dict[int, Any] = self.ask("exchange", ("collect", number, None, None))
         return found[min(found)]
+
+    def deliver(self, outcome: Any) -> bool:
+        """Bring the outcome to safety: nobody leaves before the caller has it, from whoever leads in the end."""
+        if outcome is not None:
+            self.ask("exchange", ("outcome", None, None, outcome))
+        self.barrier()
+        return bool(self.ask("exchange", ("is delivered", None, None, None)))
 
     def _put(self, value: Any) -> int:
         number, self._exchanges = self._exchanges, self._exchanges + 1
@@ -55,6 +62,7 @@ class Exchange:
     def __init__(self, answer: Callable[[str, Any], Any]):
         self._answer = answer
         self._values: dict[int, dict[int, Any]] = {}
+        self.outcome: Any = None
 
     def __call__(self, kind: str, content: Any) -> Any:
         if kind != "exchange":
@@ -64,6 +72,10 @@ class Exchange:
             self._values.setdefault(number, {})[index] = value
             self._values.pop(number - 3, None)  # everyone has met twice since
             return None
+        if action == "outcome":
+            self.outcome = value
+        if action in ("outcome", "is delivered"):
+            return self.outcome is not None
         return self._values.get(number, {})
 
 

@@ -7,20 +7,22 @@ how a rank learns how long the others had been waiting for it at a synchronisati
 
 from __future__ import annotations
 
-import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ..measure.run import PHASES
 from .memory import anonymous_file, map_file
+from .patience import PATIENCE
+from .record_lock import BOARD_BYTE, RecordLock
 
 STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
-SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written
+SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written in this launch
 FIRST = SAMPLES + 1  # the first step of a rank in this launch
 ROW = SAMPLES + 8
+BURY_SECONDS = 5.0  # the caller waits no longer for the lock: it is held for microseconds, unless its holder is stopped
 _CONTROL = 8  # numbers before the first row
 _STOP_AFTER, _RANKS, _CHECKPOINT_AFTER = 0, 1, 2
 PHASE_NAMES = (*PHASES, "evaluation", "start-up", "checkpoint", "end")
@@ -48,6 +50,7 @@ class Board:
         self.fd = anonymous_file((_CONTROL + processes * ROW) * 8, "manyhands-board") if fd is None else fd
         self._memory = map_file(self.fd, shared=True)
         self._cells = memoryview(self._memory).cast("q")
+        self._lock = RecordLock(self.fd, BOARD_BYTE)
         if fd is None:
             self._cells[_STOP_AFTER] = -1
             self._cells[_RANKS] = ranks or processes
@@ -76,14 +79,9 @@ class Board:
 
     # ------------------------------------------------------------ agreeing on a step
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, patience: float = PATIENCE) -> AbstractContextManager[None]:
         """One process at a time; the kernel frees the lock of a process that dies."""
-        fcntl.lockf(self.fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN)
+        return self._lock.held(patience)
 
     def finish(self, rank: int, step: int, samples: int | None = None) -> None:
         """Say that a step is done; call it under the lock where others choose a common step from it."""
@@ -124,7 +122,7 @@ class Board:
         A step it had not finished is claimed too if its gradient was not complete; where it may be in the weights
         already, it is given up: a sample is used once or not at all.
         """
-        with self.locked():
+        with self.locked(BURY_SECONDS):
             row = self.row(rank)
             unwritten = row[STEP] > row[FINISHED] and self.beat(rank).phase in _BEFORE_WRITING
             row[LOST] = row[STEP] if unwritten else max(row[STEP], row[FINISHED], 0) + 1
@@ -140,10 +138,10 @@ class Board:
                     row[LOST] += 1
         return claimed
 
-    @property
-    def samples_of_lost(self) -> int:
-        """What dead ranks had done before."""
-        return sum(self.row(rank)[SAMPLES] for rank in range(self.ranks) if self.row(rank)[LOST])
+    def samples_of_lost(self, spoken: Collection[int]) -> int:
+        """What dead ranks had done in this launch, those left out that could still say it themselves."""
+        lost = [rank for rank in range(self.ranks) if self.row(rank)[LOST] and rank not in spoken]
+        return sum(self.row(rank)[SAMPLES] for rank in lost)
 
     @property
     def anyone_lost(self) -> bool:
@@ -173,3 +171,10 @@ def who(index: int, ranks: int, processes: int) -> str:
     if index < ranks:
         return f"rank {index} of {ranks}"
     return f"server {index - ranks} of {processes - ranks}"
+
+
+def where(step: int | None, phase: str | None) -> str:
+    """How messages say how far a process was."""
+    if step is None or step < 1:
+        return phase or "start-up"
+    return f"step {step}, {phase}"

@@ -1,0 +1,202 @@
+"""A fit on the caller's side, from its first attempt to its last: where to start, what to do after a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import FOLDER, Checkpoint, fingerprint, latest, published, refuse_other_task
+from .errors import RankFailed
+from .job import Job, probe
+from .loop import Outcome, Plan, Training
+from .measure.run import Run, available_cores
+from .strategies.base import Strategy, check_stream, refuse
+from .world.doctor import Doctor
+from .world.launch import Place, launch
+from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
+from .world.survivors import Exchange, SurvivingRank, may_go_on
+from .world.watch import Board
+
+
+def _fault(failure: RankFailed) -> dict[str, Any]:
+    return {
+        "kind": failure.kind,
+        "rank": failure.rank,
+        "step": failure.step,
+        "phase": failure.phase,
+        "message": str(failure),
+        "detected_seconds": failure.detected_seconds,
+        "resumed_step": None,
+        "resumed_seconds": None,
+    }
+
+
+class Fitting:
+    """One fit from its first attempt to its last, on the caller's side."""
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        devices: list[torch.device],
+        threads: int | None,
+        run: Run,
+        plan: Plan,
+        run_dir: str | os.PathLike[str] | None,
+        show: Callable[[str, Any], None],
+        answer: Callable[[str, Any], Any],
+        began: float,
+    ):
+        self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
+        self.run, self.plan, self.show, self.answer = run, plan, show, answer
+        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
+        self.began = began
+
+    def hear(self, kind: str, content: Any) -> None:
+        """What rank 0 says goes to the record and to the screen."""
+        if kind == "fault":
+            self.run.faults.append(content)
+            kind, content = "note", content["message"]
+        if kind == "epoch":
+            self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] != content["epoch"]] + [content]
+        if kind == "started" and self.run.restarts and self.run.faults:
+            self.run.faults[-1]["resumed_seconds"] = content - self.began
+        self.show(kind, content)
+
+    def note(self, text: str) -> None:
+        self.run.notes.append(text)
+        self.show("note", text)
+
+    def last_checkpoint(self, say_if_none: bool = True) -> Checkpoint | None:
+        """The newest whole checkpoint of this task; damaged ones are passed over and said."""
+        if self.checkpoints is None:
+            return None
+        found, passed_over = latest(self.checkpoints)
+        for reason in passed_over:
+            self.note(reason)
+        if found is None:
+            if say_if_none:
+                self.note(f"no checkpoint to resume from in {self.checkpoints}: starting anew")
+            return None
+        refuse_other_task(found, fingerprint(self.job))
+        where = {"step": found.step, "epoch": found.epoch + 1}
+        self.run.resumed_from = {**where, "strategy": found.strategy, "ranks": found.ranks}
+        self.run.faults = self.run.faults or found.history["faults"]
+        self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] <= found.epoch]
+        self.note(f"resuming after step {found.step} from {found.path}")
+        return found
+
+    def first_start(self, resume: bool) -> Checkpoint | None:
+        """Where to begin. A fit that starts anew puts the checkpoints of the run before it aside."""
+        if resume:
+            return self.last_checkpoint()
+        if self.plan.keeping and self.checkpoints and published(self.checkpoints):
+            aside = self.checkpoints.with_name(FOLDER + ".before")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(self.checkpoints, aside)
+            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside}")
+        return None
+
+    # ------------------------------------------------------------ ranks of our own
+
+    def launch(
+        self, resume: bool, max_restarts: int, stall_seconds: float | None, time_limit: float | None
+    ) -> Outcome | None:
+        """Start the ranks; after a failure start them again from the last checkpoint, as often as allowed."""
+        if self.plan.survive and not self.strategy.survives:
+            reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
+            raise refuse(self.strategy, reason)
+        start = self.first_start(resume)
+        check_stream(self.strategy, self.job, self.plan.survive)
+        probe(self.job)
+        self.strategy.admit(self.job)
+        self.job.prepared = self.strategy.prepare(self.job)
+        self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
+        until = time.monotonic() + time_limit if time_limit else None
+        while True:
+            try:
+                return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
+            except RankFailed as failure:
+                self.began = time.monotonic()
+                start = self._start_after(failure, max_restarts, start)
+
+    def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
+        strategy = self.strategy
+        plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
+        if self.run.restarts:
+            plan = replace(plan, fault=None)
+        exchange = Exchange(self.answer)
+        results = launch(
+            partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
+            strategy.processes,
+            ranks=min(strategy.ranks, strategy.processes),
+            threads=self.run.threads or 1,
+            shared=strategy.share(self.job),
+            preload=strategy.preload,
+            on_tell=lambda _, kind, content: self.hear(kind, content),
+            on_ask=exchange,
+            watch=doctor,
+            forgive=self._goes_on if plan.survive else None,
+            time_limit=time_limit,
+        )
+        return exchange.outcome or next((result for result in results if result is not None), None)
+
+    def _goes_on(self, failure: RankFailed, board: Board) -> bool:
+        """Whether the others can do without a dead rank; if so it is noted and its share is theirs."""
+        if not may_go_on(failure, board):
+            return False
+        self.run.faults.append({**_fault(failure), "message": f"{failure}; the others go on"})
+        self.note(f"{failure}; the others go on and share its work")
+        return True
+
+    def _start_after(self, failure: RankFailed, max_restarts: int, start: Checkpoint | None) -> Checkpoint | None:
+        """Note the failure and say where to start again; raises it where that is not allowed or leads nowhere."""
+        run, before = self.run, self.run.faults[-1] if self.run.restarts else None
+        fault = _fault(failure)
+        run.faults.append(fault)
+        if run.restarts >= max_restarts or failure.kind == "time limit":
+            raise failure
+        found = self.last_checkpoint(say_if_none=False)
+        step = found.step if found else 0
+        if before is not None and before["step"] == failure.step and before["resumed_step"] == step:
+            raise RankFailed(
+                f"given up after {run.restarts} restart{'s' * (run.restarts != 1)}: step {failure.step} failed again "
+                f"without a newer checkpoint than step {step}: {failure}",
+                rank=failure.rank,
+                step=failure.step,
+                phase=failure.phase,
+                kind=failure.kind,
+                traceback=failure.traceback,
+            ) from None
+        run.restarts += 1
+        fault["resumed_step"] = step
+        self.note(f"{failure}; restart {run.restarts} of {max_restarts} from step {step}")
+        return found
+
+
+def rank_body(
+    place: Place,
+    job: Job,
+    strategy: Strategy,
+    devices: list[torch.device],
+    plan: Plan,
+) -> Outcome | None:
+    """What every launched process runs."""
+    device = devices[place.index]
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
+    rank.devices = devices
+    connect(rank, getattr(strategy, "transport", "auto"), store, COLLECTIVE_SECONDS)
+    try:
+        return Training(job, strategy, rank, plan).run()
+    finally:
+        disconnect(rank)
