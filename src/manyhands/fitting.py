@@ -62,6 +62,8 @@ class Fitting:
 
     def hear(self, kind: str, content: Any) -> None:
         """What rank 0 says goes to the record and to the screen."""
+        if kind == "note":
+            self.run.notes.append(content)
         if kind == "fault":
             self.run.faults.append(content)
             kind, content = "note", content["message"]
