@@ -105,6 +105,7 @@ class Captured:
             keys = self.data.keys.index_select(0, rows)
             if self.together:
                 input = augment(input, keys)
+        losses = []
         for step in range(steps):
             part = slice(step * count, (step + 1) * count)
             own = nest.part(input, part)
@@ -112,10 +113,11 @@ class Captured:
                 own = augment(own, keys[part])
             goal = nest.part(target, part)
             loss = self.worker.add_gradient(Batch(own, goal, count, self._template.step))
-            self._losses[step].copy_(loss.detach())
+            losses.append(loss.detach())
             if (step + 1) % self.accumulate == 0:
                 with self._rates_of(step // self.accumulate):
                     self.worker.updater.apply()
+        torch.stack(losses, out=self._losses[:steps])
         self._place += steps * count
 
     @contextmanager

@@ -24,6 +24,7 @@ from .data.resident import Resident
 from .job import Job
 from .measure.cuda_clock import CudaClock
 from .model.late_weights import Beside, give_back
+from .sliced import sliced_sgd
 from .strategies.base import Worker
 from .strategies.parts import OrdinaryWorker
 from .world.rank import Rank
@@ -73,7 +74,7 @@ def _record(captured: Captured, before: Before) -> None:
     ordinary = before.now()
     one = _checked(captured, before, ordinary)
     took = _milliseconds(captured, one)
-    beside = _with_weights_beside(captured, before, ordinary, took)
+    beside = _side_by_side(captured, before, ordinary, took)
     if beside is not None:
         one, took = beside
     units = 1
@@ -92,15 +93,16 @@ def _checked(captured: Captured, before: Before, ordinary: list[Tensor]) -> Repl
     return one
 
 
-def _with_weights_beside(
+def _side_by_side(
     captured: Captured, before: Before, ordinary: list[Tensor], took: float
 ) -> tuple[Replay, float] | None:
-    """The recording with weight gradients on streams of their own, where that is faster: small kernels leave room."""
+    """The recording with weight gradients on streams of their own and a sliced update, where that is faster."""
     worker = captured.worker
     if worker.job.settings.precision != "fp32" or worker.job.settings.compile:
         return None
     beside = Beside(worker.plain.modules(), captured.data.device)
     worker.after_backward = beside.settle
+    worker.updater.write = sliced_sgd(worker.updater.optimizer) or worker.updater.optimizer.step
     try:
         one = _checked(captured, before, ordinary)
         faster = _milliseconds(captured, one)
@@ -109,6 +111,7 @@ def _with_weights_beside(
     except CannotRecord:
         pass
     worker.after_backward = None
+    worker.updater.write = worker.updater.optimizer.step
     give_back(beside.layers)
     return None
 
@@ -154,8 +157,15 @@ def _recorded(captured: Captured, units: int) -> Replay:
             captured.program(units)
     except (RuntimeError, torch.AcceleratorError) as problem:
         captured.worker.updater.optimizer.zero_grad(set_to_none=True)
+        _free_generator(captured.data.device)
         raise CannotRecord(f"recording failed: {_first_line(problem)}") from problem
     return graph.replay
+
+
+def _free_generator(device: torch.device) -> None:
+    """A recording that broke off leaves the device's generator in it; a new state takes its place."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
 def _compare(ordinary: list[Tensor], before: Before) -> None:

@@ -17,7 +17,8 @@ The idea of taking the two apart: Qi et al., "Zero Bubble Pipeline Parallelism",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -89,23 +90,27 @@ class _Apart(torch.autograd.Function):
         return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
 
 
-def add_weight_gradients(layer: Layer, input: Tensor, gradient: Tensor) -> None:
-    """Make the gradients of a layer's weight and bias and add them to those that are there."""
+def add_weight_gradient(layer: Layer, input: Tensor, gradient: Tensor) -> None:
+    """Make the gradient of a layer's weight and add it to what is there."""
     if isinstance(layer, nn.Linear):
         rows, goals = input.reshape(-1, input.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
         if layer.weight.grad is None:
             layer.weight.grad = goals.t().matmul(rows)
         else:
             layer.weight.grad.addmm_(goals.t(), rows)
-        if layer.bias is not None and layer.bias.requires_grad:
-            _add(layer.bias, goals.sum(0))
+    else:
+        _add(layer.weight, _convolution(layer, input, gradient, (False, True, False))[1])
+
+
+def add_bias_gradient(layer: Layer, gradient: Tensor) -> None:
+    """Make the gradient of a layer's bias and add it to what is there."""
+    if layer.bias is None or not layer.bias.requires_grad:
         return
-    with_bias = layer.bias is not None and layer.bias.requires_grad
-    _, weight, bias = _convolution(layer, input, gradient, (False, True, with_bias))
-    _add(layer.weight, weight)
-    if with_bias:
-        assert layer.bias is not None
-        _add(layer.bias, bias)
+    if isinstance(layer, nn.Linear):
+        _add(layer.bias, gradient.reshape(-1, gradient.shape[-1]).sum(0))
+    else:
+        channels = gradient.dim() - len(layer.kernel_size) - 1  # a convolution takes a single sample too
+        _add(layer.bias, gradient.sum([dim for dim in range(gradient.dim()) if dim != channels]))
 
 
 def _convolution(
@@ -146,7 +151,8 @@ class AtTheEnd:
             input, gradient = parts.pop(0)
             if not parts:
                 del self._waiting[layer]
-            add_weight_gradients(layer, input, gradient)
+            add_weight_gradient(layer, input, gradient)
+            add_bias_gradient(layer, gradient)
             return True
         return False
 
@@ -157,7 +163,8 @@ class AtTheEnd:
             if together and parts[0][0].dim() > 1:
                 parts = [(_joined([input for input, _ in parts]), _joined([gradient for _, gradient in parts]))]
             for input, gradient in parts:
-                add_weight_gradients(layer, input, gradient)
+                add_weight_gradient(layer, input, gradient)
+                add_bias_gradient(layer, gradient)
         self._waiting.clear()
 
 
@@ -168,7 +175,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 class Beside:
     """Weight gradients on streams of their own, while the backward pass goes on; `settle` joins them again."""
 
-    STREAMS = 3
+    STREAMS = 4
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device):
         self._streams = [torch.cuda.Stream(device) for _ in range(self.STREAMS)]
@@ -178,12 +185,21 @@ class Beside:
 
     @torch.no_grad()
     def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
+        with self._stream():
+            add_weight_gradient(layer, input, gradient)
+        if layer.bias is not None:
+            with self._stream():
+                add_bias_gradient(layer, gradient)
+        self._used += [input, gradient]
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """The next stream, from where the backward pass stands now."""
         stream = self._streams[self._next % self.STREAMS]
         self._next += 1
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            add_weight_gradients(layer, input, gradient)
-        self._used += [input, gradient]
+            yield
 
     def settle(self) -> None:
         current = torch.cuda.current_stream()

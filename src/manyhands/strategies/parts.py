@@ -55,6 +55,7 @@ class Updater:
         self._norm = norm  # of all gradients, where a rank holds only some of them
         self._fusing = job.settings.fuse
         self.updates = 0
+        self.write: Callable[[], Any] = self.optimizer.step  # writes the weights
 
     def update(self, advance: bool = True) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
@@ -68,7 +69,7 @@ class Updater:
             fuse(self.optimizer)
         if self.clip is not None:
             self._clip(self.clip)
-        self.optimizer.step()
+        self.write()
         self.optimizer.zero_grad(set_to_none=True)
 
     def advance(self, schedule: bool = True) -> None:
