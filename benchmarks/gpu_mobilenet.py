@@ -49,10 +49,10 @@ class OnTheGpu:
             yield self.x[indices], self.y[indices]
 
 
-def ours(batch: int, steps: int, **keywords: object) -> float:
+def ours(batch: int, steps: int, augmented: bool = True, **keywords: object) -> float:
     task = mh.Task(
         mobilenetv2, data(batch * steps), F.cross_entropy, cifar10.task.optimizer,
-        batch_size=batch, augment=AUGMENT, name="mobilenetv2",
+        batch_size=batch, augment=AUGMENT if augmented else None, name="mobilenetv2",
     )  # fmt: skip
     run = mh.fit(task, "single", epochs=2, device="cuda", progress=False, **keywords)  # type: ignore[arg-type]
     if keywords.get("capture") != "off":
@@ -83,7 +83,7 @@ def main() -> None:
         sides: dict[str, Callable[[], float]] = {
             "plain loop, fp32": lambda plain=plain: plain(False),
             "plain loop, bf16 channels_last": lambda plain=plain: plain(True),
-            "manyhands fp32, capture=off": lambda b=batch, n=steps: ours(b, n, capture="off"),
+            "manyhands fp32, capture=off, no augmentation": lambda b=batch, n=steps: ours(b, n, False, capture="off"),
             "manyhands fp32": lambda b=batch, n=steps: ours(b, n),
             "manyhands bf16": lambda b=batch, n=steps: ours(b, n, precision="bf16"),
         }

@@ -148,7 +148,8 @@ class Captured:
             self._place.fill_(place)
             self._expected = place
         if rates != self._sent_rates[: len(rates)]:
-            self._rates[: len(rates)].copy_(torch.tensor(rates), non_blocking=True)
+            staged = torch.tensor(rates, pin_memory=self._rates.is_cuda)  # from other memory the copy would wait
+            self._rates[: len(rates)].copy_(staged, non_blocking=True)
             self._sent_rates = [list(row) for row in rates]
 
     # ------------------------------------------------------------ the worker's contract

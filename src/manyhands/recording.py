@@ -29,7 +29,7 @@ from .strategies.base import Worker
 from .strategies.parts import OrdinaryWorker
 from .world.rank import Rank
 
-GROUP_MS = 4.0  # a replay should keep the device busy this long, so that the host is always ahead of it
+GROUP_MS = 8.0  # a replay should keep the device busy this long, so that the host is always ahead of it
 TOLERANCE = 1e-4  # relative difference between the recorded and the ordinary step that is still the same step
 WARM_UP = 3
 SAMPLED_STEPS = 12
@@ -77,6 +77,8 @@ def _record(captured: Captured, before: Before) -> None:
     beside = _side_by_side(captured, before, ordinary, took)
     if beside is not None:
         one, took = beside
+    elif draws:  # a try that broke off may have put another generator in place of the one this recording reads
+        one = _checked(captured, before, ordinary)
     units = 1
     if not draws:  # a seed a step: only a replay of one step can have its own
         units = max(1, min(captured.most_units, round(GROUP_MS / took)))
