@@ -293,3 +293,8 @@ def test_optimizer_groups_by_name() -> None:
 
     task = make_task(optimizer=groups)
     assert distance(quick_fit(task, max_steps=10), quick_fit(task, "ddp", ranks=2, max_steps=10)) <= 1e-6
+
+
+def test_a_cut_model_is_not_compiled() -> None:
+    with pytest.raises(mh.Refused, match=r"pipeline does not keep the model whole, so it cannot be compiled"):
+        quick_fit(make_task(), "pipeline", ranks=2, compile=True, max_steps=2)

@@ -187,3 +187,11 @@ def test_it_prints_and_compares() -> None:
     assert str(make_strategy("pp:chunks=8,schedule=gpipe", 2)) == "pipeline:chunks=8,schedule=gpipe"
     assert make_strategy("pipeline", 2) == mh.Pipeline(ranks=2)
     assert make_strategy("pipeline:chunks=8", 2) != mh.Pipeline(ranks=2)
+
+
+def test_weight_gradients_late_or_along_train_the_same_model() -> None:
+    late = quick_fit(make_task("skips"), "pipeline:weights=late", ranks=2, max_steps=12)
+    along = quick_fit(make_task("skips"), "pipeline:weights=along", ranks=2, max_steps=12)
+    assert distance(late, along) < 1e-6
+    with pytest.raises(mh.BadInput, match='pipeline:weights must be "late" or "along"'):
+        make_strategy("pipeline:weights=never", 2)
