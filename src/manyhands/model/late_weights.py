@@ -139,7 +139,11 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class AtTheEnd:
-    """Weight gradients of all chunks together, once the backward passes are done, or a few while there is time."""
+    """Weight gradients of all chunks together, once the backward passes are done.
+
+    Making some of them while a rank waits would fill the bubble too, but then the order of the sums would depend on who
+    was late, and a run could not be made again to the last bit.
+    """
 
     def __init__(self, modules: Iterable[nn.Module]):
         self._waiting: dict[Layer, list[tuple[Tensor, Tensor]]] = {}
@@ -147,18 +151,6 @@ class AtTheEnd:
 
     def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
         self._waiting.setdefault(layer, []).append((input, gradient))
-
-    @torch.no_grad()
-    def make_one(self) -> bool:
-        """Make those of one layer and chunk now; False where none are waiting."""
-        for layer, parts in self._waiting.items():
-            input, gradient = parts.pop(0)
-            if not parts:
-                del self._waiting[layer]
-            add_weight_gradient(layer, input, gradient)
-            add_bias_gradient(layer, gradient)
-            return True
-        return False
 
     @torch.no_grad()
     def settle(self) -> None:
