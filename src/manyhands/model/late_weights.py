@@ -71,6 +71,7 @@ class _Apart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
         ctx.save_for_backward(input)
+        ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros: weight decay knows the difference
         ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
         weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
         if isinstance(layer, nn.Linear):
@@ -83,7 +84,9 @@ class _Apart(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        if gradient is None:
+            return None, None, None, None
         (input,) = ctx.saved_tensors
         layer = ctx.layer
         ctx.take(layer, input, gradient)

@@ -56,9 +56,6 @@ class Links:
     def __init__(self, device: torch.device | None = None, book: Booking | None = None):
         self.device = device or torch.device("cpu")
         self.book: Booking = book or Unbooked()
-        self.meanwhile: Callable[[], bool] | None = (
-            None  # does a little work while a message is awaited, if there is any
-        )
         self._under_way: list[tuple[dist.Work | None, Tensor]] = []
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
