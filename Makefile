@@ -39,9 +39,10 @@ test: check unit
 soak: .venv/ready-dev
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
-# Where a GPU is; uses the interpreter that is there (make test-gpu PYTHON=python3).
+# Where a GPU is; uses the interpreter that is there (make test-gpu PYTHON=python3), whose torch may warn of other things.
 test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests/gpu tests/data/test_augment.py \
+		-p no:cacheprovider -p no:benchmark -o filterwarnings=default
 
 clean:
 	rm -rf .venv runs report.html
