@@ -7,8 +7,7 @@ Every row does the published job: shuffled 28x28 images, each turned up to 10 de
 0.9 to 1.1 and sheared up to 10 degrees, as float32 batches. Ours is what a rank of `fit` runs: its batches, keys and
 augmentation. The rows take turns, round after round, so that a slow moment of the machine falls on all of them; a figure
 is the median of the rounds. All rows run in one process that keeps freed memory, as a rank does. Worker processes go on
-filling their queues when their row's time is up, so a row begins when they have come to rest: measured at once, the
-first row of a round, ours, shared its cores with the workers of the last.
+filling their queues when their row's time is up, so a row begins when they have come to rest.
 
 torchvision and kornia are measured where they are installed. Where torchvision is not, a stand-in does per sample what
 its RandomAffine does: draw the numbers one by one and let PIL turn the image. It is labelled as such, and has none of
