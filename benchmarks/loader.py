@@ -4,10 +4,14 @@
     python benchmarks/loader.py --json > loader.json
 
 Every row does the published job: shuffled 28x28 images, each turned up to 10 degrees, shifted up to 10 %, scaled by
-0.9 to 1.1 and sheared up to 10 degrees, as float32 batches. The rows take turns, round after round, so that a slow
-moment of the machine falls on all of them; a figure is the median of the rounds. torchvision and kornia are measured
-where they are installed. Where torchvision is not, a stand-in does per sample what its RandomAffine does: draw the
-numbers one by one and let PIL turn the image. It is labelled as such, and has none of torchvision's own layers.
+0.9 to 1.1 and sheared up to 10 degrees, as float32 batches. Ours is what a rank of `fit` runs: its batches, keys and
+augmentation. The rows take turns, round after round, so that a slow moment of the machine falls on all of them; a figure
+is the median of the rounds. All rows run in one process that keeps freed memory, as a rank does. Worker processes go on
+filling their queues when their row's time is up, so a row begins when they have come to rest.
+
+torchvision and kornia are measured where they are installed. Where torchvision is not, a stand-in does per sample what
+its RandomAffine does: draw the numbers one by one and let PIL turn the image. It is labelled as such, and has none of
+torchvision's own layers.
 """
 
 from __future__ import annotations
@@ -23,14 +27,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import numpy as np
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from manyhands.data import augment, files
+from manyhands.data.batches import Batches, TensorSource
+from manyhands.data.order import Order, Shard
+from manyhands.world.rank_process import keep_freed_memory
 
 DEGREES, TRANSLATE, SCALE, SHEAR = 10.0, 0.1, (0.9, 1.1), 10.0
 WARM_UP = 12  # batches before the clock starts, more than the loaders prefetch
@@ -39,34 +48,32 @@ WARM_UP = 12  # batches before the clock starts, more than the loaders prefetch
 # --- on whole batches ------------------------------------------------------------------------------------------------
 
 
-def orders(count: int, batch: int) -> Iterator[tuple[int, Tensor]]:
-    """(epoch, indices of one batch), for ever."""
-    epoch = 0
-    while True:
-        for indices in torch.randperm(count).split(batch)[: count // batch]:
-            yield epoch, indices
-        epoch += 1
-
-
 def manyhands(images: Tensor, batch: int) -> Iterator[Tensor]:
     affine = augment.Affine(DEGREES, TRANSLATE, SCALE, SHEAR)
-    buffer = torch.empty(batch, *images.shape[1:], dtype=torch.uint8)
-    for epoch, indices in orders(len(images), batch):
-        torch.index_select(images, 0, indices, out=buffer)
-        yield affine(buffer, augment.sample_keys(0, epoch, indices))
+    source = TensorSource(images, torch.zeros(len(images), dtype=torch.int64))
+    batches = Batches(source, Order(len(images), batch, seed=0), Shard(), keyed=True)
+    for epoch in count():
+        for made in batches.epoch(epoch):
+            yield affine(made.input, made.keys)
+
+
+def shuffled(samples: int, batch: int) -> Iterator[Tensor]:
+    """The indices of one batch after another, for ever."""
+    while True:
+        yield from torch.randperm(samples).split(batch)[: samples // batch]
 
 
 def kornia(images: Tensor, batch: int) -> Iterator[Tensor]:
     from kornia.augmentation import RandomAffine
 
     affine = RandomAffine(DEGREES, (TRANSLATE, TRANSLATE), SCALE, SHEAR, p=1.0)
-    for _, indices in orders(len(images), batch):
+    for indices in shuffled(len(images), batch):
         yield affine(images.index_select(0, indices).float().div_(255))
 
 
 def plain_torch(images: Tensor, batch: int) -> Iterator[Tensor]:
     """What one writes in ten lines: theta from torch's generator, affine_grid, grid_sample."""
-    for _, indices in orders(len(images), batch):
+    for indices in shuffled(len(images), batch):
         turn = (torch.rand(batch) * 2 - 1) * math.radians(DEGREES)
         lean = torch.tan((torch.rand(batch) * 2 - 1) * math.radians(SHEAR))
         scale = SCALE[0] + torch.rand(batch) * (SCALE[1] - SCALE[0])
@@ -139,6 +146,23 @@ def torchvision_transform() -> Callable[[object], Tensor]:
     return transforms.Compose([affine, transforms.ToTensor()])
 
 
+OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+
+
+def torchvision_works() -> bool:
+    """Whether torchvision is there; one that was built for another torch will do.
+
+    Its compiled operators do not load then, and the import trips over two of them that it wants to describe. Its
+    transforms of PIL images are Python alone and do not miss them.
+    """
+    try:
+        return installed("torchvision", "PIL")
+    except RuntimeError:
+        for name in ("nms", "qnms"):
+            OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return installed("torchvision", "PIL")
+
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +177,7 @@ def contenders(images: Tensor, batch: int) -> dict[str, Iterator[Tensor]]:
     rows = {"manyhands": manyhands(images, batch), "affine_grid + grid_sample": plain_torch(images, batch)}
     if installed("kornia"):
         rows["kornia RandomAffine, batched"] = kornia(images, batch)
-    if installed("torchvision", "PIL"):
+    if torchvision_works():
         name, transform = "torchvision RandomAffine + DataLoader", torchvision_transform()
     elif installed("PIL"):
         name, transform = "stand-in for torchvision (PIL a sample) + DataLoader", AffineThroughPIL()
@@ -174,12 +198,25 @@ def rate(batches: Iterator[Tensor], seconds: float) -> float:
     return samples / took
 
 
+def rest() -> None:
+    """Return when no worker process computes any more."""
+
+    def used() -> float:
+        return sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children(recursive=True))
+
+    before = -1.0
+    while (now := used()) > before:
+        before = now
+        time.sleep(0.05)
+
+
 def measure(images: Tensor, batch: int, rounds: int, seconds: float) -> list[dict[str, object]]:
     rows = contenders(images, batch)
     found: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(rounds):
         for name, batches in rows.items():
             found[name].append(rate(batches, seconds))
+            rest()
     ours = found["manyhands"]
     return [
         {
@@ -236,6 +273,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="only the JSON on standard output")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     images, data = some_images()
     rows = [row for batch in options.batch_size for row in measure(images, batch, options.rounds, options.seconds)]
     table = sys.stderr if options.json else sys.stdout

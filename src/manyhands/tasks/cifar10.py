@@ -2,8 +2,8 @@
 
 The recipe: random crop, flip and cutout; label smoothing 0.1; SGD with Nesterov momentum 0.9 and weight decay 5e-4 on
 the weights of layers (not on biases, normalisations and gains); the learning rate follows the batch; warm-up, then
-cosine or linear decay to zero. Without batch statistics (norm=group, norm=none) MobileNetV2
-trains because its weights are standardised and residual branches start at zero; see `models/norms.py`.
+cosine or linear decay to zero. Without batch statistics (norm=group, norm=none) MobileNetV2 has standardised weights
+and residual branches that start at zero; see `models/norms.py`, and docs/tasks.md for how far that was tried.
 """
 
 from __future__ import annotations

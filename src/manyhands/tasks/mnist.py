@@ -1,7 +1,7 @@
 """MNIST: 28x28 handwritten digits, random affine augmentation; LeNet.
 
-`mnist:slow` loads the way the published study did, one sample at a time: read an image, turn and shift it with PIL
-(with torch where PIL is not installed), make a tensor of it, and stack the tensors of a batch. Its `load` phase
+`mnist:slow` loads the way the published study did, one sample at a time, with the steps of torchvision's
+`RandomAffine`, `ToTensor` and `Normalize` on a PIL image; the loader stacks the samples of a batch. Its `load` phase
 against that of `mnist` is the study's finding: what looked like slow training was a slow loader.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,15 +21,17 @@ from ..schedules import linear
 from ..task import Task
 from .models import lenet
 
-AFFINE = augment.Affine(degrees=10, translate=0.07, scale=(0.9, 1.1), shear=5)
+DEGREES, SHIFT, SCALE, LEAN = 10.0, 0.07, (0.9, 1.1), 5.0
+AFFINE = augment.Affine(DEGREES, SHIFT, SCALE, LEAN)
+MEAN, STD = 0.1307, 0.3081
 
 
 def make(slow: bool = False) -> Task:
-    """`slow` augments sample by sample in the loader instead of whole batches in the step."""
+    """`slow` augments and normalises sample by sample in the loader instead of whole batches in the step."""
     return Task(
-        model=partial(lenet, mean=0.1307, std=0.3081),
+        model=partial(lenet, mean=0.0, std=1.0) if slow else partial(lenet, mean=MEAN, std=STD),
         train=one_by_one if slow else partial(images, "train"),
-        test=partial(images, "test"),
+        test=normalised_test if slow else partial(images, "test"),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9),
         schedule=linear(warmup=0.05),
@@ -45,12 +48,20 @@ def images(split: str) -> tuple[Tensor, Tensor]:
     return train if split == "train" else test
 
 
+# ---------------------------------------------------------------- sample by sample
+
+
 def one_by_one() -> OneByOne:
     return OneByOne(*images("train"))
 
 
+def normalised_test() -> tuple[Tensor, Tensor]:
+    pictures, labels = images("test")
+    return normalised(pictures.float().div(255)), labels
+
+
 class OneByOne(Dataset):
-    """The training set sample by sample, each turned, scaled, leant and shifted at random when it is asked for."""
+    """The training set sample by sample, each moved at random, made a tensor and normalised when it is asked for."""
 
     def __init__(self, images: Tensor, labels: Tensor):
         self.images, self.labels = images, labels
@@ -59,39 +70,58 @@ class OneByOne(Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        matrix = random_inverse(*self.images.shape[-2:])
-        return move(self.images[index, 0], matrix)[None].float() / 255, int(self.labels[index])
+        moved = move(self.images[index, 0], random_inverse(*self.images.shape[-2:]))
+        return normalised(to_tensor(moved)), int(self.labels[index])
+
+
+def to_tensor(pixels: np.ndarray) -> Tensor:
+    """A picture's bytes (height x width, then channels where there are several) as channels x height x width, 0..1."""
+    height, width = pixels.shape[:2]
+    return torch.from_numpy(pixels).view(height, width, -1).permute(2, 0, 1).contiguous().float().div(255)
+
+
+def normalised(image: Tensor) -> Tensor:
+    """Mean and deviation become tensors each time, for any number of channels: usual, and part of what it costs."""
+    mean, std = torch.tensor([MEAN]), torch.tensor([STD])
+    return image.clone().sub_(mean[:, None, None]).div_(std[:, None, None])
 
 
 def random_inverse(height: int, width: int) -> list[float]:
     """Six numbers a..f: pixel (x, y) of the result comes from (a x + b y + c, d x + e y + f); ranges as in AFFINE."""
-    turn, size, lean, right, down = torch.rand(5).tolist()
-    angle = math.radians(10 * (2 * turn - 1))
-    scale = 0.9 + 0.2 * size
-    tangent = math.tan(math.radians(5 * (2 * lean - 1)))
+    angle = math.radians(between(-DEGREES, DEGREES))
+    right, down = between(-SHIFT, SHIFT) * width, between(-SHIFT, SHIFT) * height
+    scale = between(*SCALE)
+    tangent = math.tan(math.radians(between(-LEAN, LEAN)))
     cos, sin = math.cos(angle) / scale, math.sin(angle) / scale
     a, b, d, e = cos + tangent * sin, sin - tangent * cos, -sin, cos
     # the centre of the result, moved by the shift, comes from the centre of the image
     middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
-    to_x = middle_x + 0.07 * width * (2 * right - 1)
-    to_y = middle_y + 0.07 * height * (2 * down - 1)
+    to_x, to_y = middle_x + right, middle_y + down
     return [a, b, middle_x - a * to_x - b * to_y, d, e, middle_y - d * to_x - e * to_y]
 
 
-def move(image: Tensor, matrix: list[float]) -> Tensor:
-    """One grey image (uint8, height x width) moved by an inverse affine map, between pixels by interpolation."""
+def between(low: float, high: float) -> float:
+    """One random number from torch's generator, as samples are usually given theirs."""
+    return torch.empty(1).uniform_(low, high).item()
+
+
+def move(image: Tensor, matrix: list[float]) -> np.ndarray:
+    """One grey image (uint8, height x width) moved by an inverse affine map, between pixels by interpolation.
+
+    Done by PIL, as in the study; by torch where PIL is not installed.
+    """
     try:
         from PIL import Image
     except ImportError:
         return move_with_torch(image, matrix)
     a, b, c, d, e, f = matrix
     centres = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)  # PIL counts from the pixels' corners
-    method, between = Image.Transform.AFFINE, Image.Resampling.BILINEAR
-    moved = Image.fromarray(image.numpy()).transform((image.shape[1], image.shape[0]), method, centres, between)
-    return torch.frombuffer(bytearray(moved.tobytes()), dtype=torch.uint8).view(image.shape)
+    picture = Image.fromarray(image.numpy())
+    moved = picture.transform(picture.size, Image.Transform.AFFINE, centres, Image.Resampling.BILINEAR)
+    return np.array(moved)
 
 
-def move_with_torch(image: Tensor, matrix: list[float]) -> Tensor:
+def move_with_torch(image: Tensor, matrix: list[float]) -> np.ndarray:
     height, width = image.shape
     a, b, c, d, e, f = matrix
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
@@ -100,7 +130,7 @@ def move_with_torch(image: Tensor, matrix: list[float]) -> Tensor:
         [(2 * source_x + 1) / width - 1, (2 * source_y + 1) / height - 1], dim=-1
     )  # -1..1 over the image
     moved = F.grid_sample(image[None, None].float(), source[None], align_corners=False)
-    return moved[0, 0].round().to(torch.uint8)
+    return moved[0, 0].round().to(torch.uint8).numpy()
 
 
 task = make()

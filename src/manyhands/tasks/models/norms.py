@@ -5,7 +5,7 @@
     group   GroupNorm over groups of 8 channels: knows nothing of other samples, so any sharding gives the same result
     none    no statistics of activations at all
 
-What makes MobileNetV2 train without batch statistics: the weights are standardised (each filter has zero mean and unit
+What takes the place of batch statistics: the weights are standardised (each filter has zero mean and unit
 norm), so the size of activations stays put while the weights move; and the last gain of a residual branch starts at
 zero, so a deep net begins as a shallow one. With `none` each filter also has a learnt gain and a bias; gains start
 where they keep the variance of activations at one: at 1 after a linear layer, after a ReLU at what the ReLU took.
