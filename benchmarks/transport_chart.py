@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 240, 60, 40, 90
+WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 240, 84, 40, 96
 SERIES = {
     ("all_reduce", "manyhands_shm"): ("#2f7ed8", "", "all_reduce, manyhands_shm"),
     ("all_reduce", "gloo"): ("#d9822b", "", "all_reduce, gloo"),
