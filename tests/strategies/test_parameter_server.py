@@ -37,6 +37,26 @@ def test_sync_is_exact(kind: str, ranks: int, options: str, nothing_left: None) 
     check_phases(run)
 
 
+class Resting(nn.Module):
+    """Its second layer takes part in every other step only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.calls = mlp(), mlp(), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.first(x) + self.second(x) if self.calls % 2 else self.first(x)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_parameter_without_a_gradient_rests(servers: int) -> None:
+    """Its place in shared memory holds zeros then, which momentum would not take for nothing."""
+    task = make_task(model=Resting, optimizer=momentum, test=None)
+    one, many = quick_fit(task, max_steps=9), quick_fit(task, f"ps:servers={servers}", ranks=2, max_steps=9)
+    assert distance(one, many) <= 1e-6
+
+
 def by_name(named: Any) -> torch.optim.Optimizer:
     """Weights and biases in groups of their own, told apart by name."""
     named = list(named)

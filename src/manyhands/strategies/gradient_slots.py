@@ -57,6 +57,14 @@ def nbytes(carried: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
 
+def add_all(total: list[Tensor | None], gradients: list[Tensor | None]) -> list[Tensor | None]:
+    """Their sums; `total` is written over where it can be, in one call where every gradient is whole."""
+    if any(gradient is None or gradient.is_sparse for gradient in (*total, *gradients)):
+        return [add(sum_, gradient) for sum_, gradient in zip(total, gradients, strict=True)]
+    torch._foreach_add_(total, gradients)  # type: ignore[arg-type]
+    return total
+
+
 def add(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:
     """Their sum; `total` is written over where it can be."""
     if total is None or gradient is None:
@@ -72,12 +80,24 @@ class GradientSlot:
     def __init__(self, values: Sequence[Tensor], rows: Sequence[Tensor], counts: Tensor):
         self.values, self.rows = list(values), list(rows)
         self.counts: Any = counts.numpy()
+        self._addresses = [value.data_ptr() for value in self.values]
+        self._all_whole = [WHOLE] * len(self.values)
+        self.nbytes = nbytes(self.values)  # of a gradient that is whole
+
+    @property
+    def whole(self) -> bool:
+        """Whether the gradient that lies here is whole for every parameter."""
+        return bool(self.counts.tolist() == self._all_whole)
 
     def put(self, found: Sequence[Parts]) -> int:
-        """Write a gradient here; returns the bytes that were handed over."""
-        whole = [index for index, (count, _) in enumerate(found) if count == WHOLE]
-        if whole:  # one call for all of them
-            torch._foreach_copy_([self.values[index] for index in whole], [found[index][1][0] for index in whole])
+        """Write a gradient here, but for what lies here already; returns the bytes that were handed over."""
+        copied = [
+            (self.values[index], carried[0])
+            for index, (count, carried) in enumerate(found)
+            if count == WHOLE and carried[0].data_ptr() != self._addresses[index]
+        ]
+        if copied:  # one call for all of them
+            torch._foreach_copy_([place for place, _ in copied], [gradient for _, gradient in copied])
         for index, (count, carried) in enumerate(found):
             if count == WHOLE:
                 self.counts[index] = count
@@ -95,6 +115,8 @@ class GradientSlot:
 
     def get(self) -> list[Tensor | None]:
         """The gradient that lies here, as views."""
+        if self.whole:
+            return list(self.values)
         found = []
         for values, rows, count in zip(self.values, self.rows, self.counts.tolist(), strict=True):
             carried = [values] if count < 0 else [rows[:count], values[:count]]
@@ -110,6 +132,44 @@ class GradientSlot:
             if total is not None and total is not here[index]:
                 self._write(index, *parts(total, 0, rows_of(self.values[index])))
         return sum(nbytes(carried) for _, carried in found)
+
+
+class AtHome:
+    """Gradients that backward adds up where another process reads them, so that handing them over copies nothing.
+
+    A parameter's gradient lives there from its second update on if the first was whole. Backward raises the version of
+    what it adds to: so a parameter that got no gradient, which an optimizer must not touch, is told from one of zeros.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], homes: Mapping[str, Tensor]):
+        self._parameters, self._homes = parameters, homes
+        self._known: list[tuple[Tensor, Tensor]] = []  # parameters at home, with the place of their gradients
+        self._away = {name for name in homes if parameters[name].device.type == "cpu"}
+        self._versions: list[int] | None = None  # of the places, while they are laid out
+
+    def lay_out(self) -> None:
+        """Before the first backward of an update: zeros for it to add to."""
+        if self._known and self._versions is None:
+            torch._foreach_zero_([home for _, home in self._known])
+            for parameter, home in self._known:
+                parameter.grad = home
+            self._versions = [home._version for _, home in self._known]
+
+    def collect(self) -> dict[str, Tensor | None]:
+        """After the last backward of an update: the gradients that came, which the parameters no longer hold."""
+        for (parameter, home), version in zip(self._known, self._versions or [], strict=self._versions is not None):
+            if parameter.grad is home and home._version == version:
+                parameter.grad = None
+        self._versions = None
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
+
+    def adopt(self, gradients: Mapping[str, Tensor | None]) -> None:
+        """These were handed over: the whole ones among them live here from now on."""
+        for name in list(self._away):
+            gradient = gradients[name]
+            if gradient is not None and not gradient.is_sparse:
+                self._away.remove(name)
+                self._known.append((self._parameters[name], self._homes[name]))
 
 
 def slot_tensors(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..measure.clock import Clock
-from ..world.patience import Bell, wait_until
+from ..world.patience import MOMENT, Bell, wait_until
 from ..world.shm_memory import fence
 from .gradient_slots import GradientSlot, nbytes, parts, rows_of
 from .slices import Slice
@@ -53,6 +53,9 @@ class Office(Protocol):
     def take(self, senders: Sequence[int], awaited: Callable[[], bool]) -> Letter | None:
         """The next letter of one of these ranks; None once nobody is awaited any more."""
 
+    def take_round(self) -> list[Letter]:
+        """The next letter of every rank, in their order."""
+
     def reply(self, sender: int, kind: int, updates: int, rate: float) -> None: ...
     def hand_out(self, updates: int, rate: float) -> None:
         """Give status and weights to rank 0, which fetches them between steps."""
@@ -75,6 +78,12 @@ def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[
     return shared
 
 
+def _cells(shared: Tensor) -> Any:
+    """Numbers of shared memory, one by one: a memoryview costs less than half of what numpy does."""
+    numbers: Any = shared.numpy()
+    return memoryview(numbers)
+
+
 def _slot(shared: Mapping[str, Tensor], rank: int, server: int, slices: Sequence[Slice]) -> GradientSlot:
     return GradientSlot(
         [item.of(shared[f"values/{rank}/{item.name}"]) for item in slices],
@@ -84,7 +93,10 @@ def _slot(shared: Mapping[str, Tensor], rank: int, server: int, slices: Sequence
 
 
 class MemoryPost:
-    """A rank's side in shared memory: it fills its slots, raises its counter, and copies the weights when answered."""
+    """A rank's side in shared memory: it fills its slots, raises its counter, and copies the weights when answered.
+
+    `copies` are the parameters that are copies of the servers' weights; the others are those weights themselves.
+    """
 
     def __init__(
         self,
@@ -93,14 +105,17 @@ class MemoryPost:
         rank: int,
         slices: Sequence[Sequence[Slice]],
         own: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
     ):
-        self._clock, self._slices = clock, slices
-        self._mine: Any = shared["from_ranks"].numpy()[rank]
-        self._theirs: Any = shared["from_servers"].numpy()[:, rank, 0]
-        self._status: Any = shared["status"].numpy()
+        self._clock, self._rank, self._slices = clock, rank, slices
+        self._mine = _cells(shared["from_ranks"])
+        self._theirs = _cells(shared["from_servers"])
+        self._status = _cells(shared["status"])
         self._slots = [_slot(shared, rank, server, items) for server, items in enumerate(slices)]
-        self._weights = [shared[f"weights/{name}"] for name in own]
-        self._own = list(own.values())
+        self._homes = {name: shared[f"values/{rank}/{name}"] for name in own}
+        self._weights = [shared[f"weights/{name}"] for name in copies]
+        self._copies = list(copies.values())
+        self._pulled = nbytes(list(own.values()))
         ranks = len(shared["from_ranks"])
         self._bell = Bell(shared["bells"][rank])
         self._servers = [Bell(shared["bells"][ranks + server]) for server in range(len(slices))]
@@ -111,48 +126,60 @@ class MemoryPost:
         self._settle()
         self._posted += 1
         with self._clock.during("communication"):
-            for server, (slot, items) in enumerate(zip(self._slots, self._slices, strict=True)):
+            for server, slot in enumerate(self._slots):
                 if kind == PUSH:
-                    self._clock.count(slot.put([parts(gradients[item.name], item.start, item.stop) for item in items]))
-                self._mine[server, _KIND] = kind
+                    self._clock.count(self._fill(slot, self._slices[server], gradients))
+                self._mine[self._rank, server, _KIND] = kind
                 if fence:
                     fence()
-                self._mine[server, _POSTED] = self._posted
+                self._mine[self._rank, server, _POSTED] = self._posted
                 self._servers[server].ring()
+
+    def _fill(self, slot: GradientSlot, items: Sequence[Slice], gradients: Mapping[str, Tensor | None]) -> int:
+        """Write what does not lie there already; returns the bytes that are handed over."""
+        if slot.whole and all(gradients[item.name] is self._homes[item.name] for item in items):
+            return slot.nbytes
+        return slot.put([parts(gradients[item.name], item.start, item.stop) for item in items])
 
     def _settle(self) -> None:
         """Wait until every server has answered the last letter."""
         with self._clock.during("wait"):
             wait_until(
-                lambda: bool((self._theirs >= self._posted).all()),
-                lambda: (
-                    f"server {int(self._theirs.argmin())} of {len(self._slices)} did not reach letter {self._posted}"
-                ),
+                lambda: not self._unanswered(),
+                lambda: f"server {self._unanswered()[0]} of {len(self._slices)} did not reach letter {self._posted}",
+                bell=self._bell,
+                awake=MOMENT,
             )
+
+    def _unanswered(self) -> list[int]:
+        theirs, rank, posted = self._theirs, self._rank, self._posted
+        return [server for server in range(len(self._slices)) if theirs[server, rank, 0] < posted]
 
     def receive(self, kind: int) -> None:
         self._settle()
         if kind == PUSH:
             with self._clock.during("communication"):
                 self.fetch()
-                self._clock.count(nbytes(self._own))
+                self._clock.count(self._pulled)
 
     @torch.no_grad()
     def fetch(self) -> None:
         """The weights as they are now; a server may be writing them (as in any asynchronous server)."""
-        self.rate = float(self._status[0, RATE])
-        self._mine[:, _SEEN] = self._status[:, UPDATES]
-        torch._foreach_copy_(self._own, self._weights)
+        self.rate = self._status[0, RATE]
+        for server in range(len(self._slices)):
+            self._mine[self._rank, server, _SEEN] = int(self._status[server, UPDATES])
+        if self._copies:
+            torch._foreach_copy_(self._copies, self._weights)
 
 
 class MemoryOffice:
     """A server's side in shared memory: letters are read where they lie, answers are counters."""
 
     def __init__(self, shared: Mapping[str, Tensor], clock: Clock, server: int, ranks: int, slices: Sequence[Slice]):
-        self._clock = clock
-        self._theirs: Any = shared["from_ranks"].numpy()[:, server]
-        self._mine: Any = shared["from_servers"].numpy()[server, :, 0]
-        self._status: Any = shared["status"].numpy()[server]
+        self._clock, self._server = clock, server
+        self._theirs = _cells(shared["from_ranks"])
+        self._mine = _cells(shared["from_servers"])
+        self._status = _cells(shared["status"])
         self._slots = [_slot(shared, rank, server, slices) for rank in range(ranks)]
         self._taken = [0] * ranks
         self._bell = Bell(shared["bells"][ranks + server])
@@ -162,25 +189,43 @@ class MemoryOffice:
         found: list[int] = []
 
         def come() -> bool:
-            found[:] = [rank for rank in senders if self._theirs[rank, _POSTED] > self._taken[rank]]
+            found[:] = self._come(senders)
             return bool(found) or not awaited()
 
         with self._clock.during("wait"):
             wait_until(come, lambda: f"none of the ranks {list(senders)} did reach its next letter", bell=self._bell)
-        if not found:
-            return None
+        return self._open(min(found, key=lambda rank: self._taken[rank])) if found else None  # the least served first
+
+    def take_round(self) -> list[Letter]:
+        """Asleep until the first letter comes; that rank waits from then on, so there is a core to stay awake on."""
+        everyone = range(len(self._taken))
+
+        def lack() -> str:
+            missing = [rank for rank in everyone if rank not in self._come(everyone)]
+            return f"the ranks {missing} did not reach their next letter"
+
+        with self._clock.during("wait"):
+            wait_until(lambda: bool(self._come(everyone)), lack, bell=self._bell)
+            wait_until(lambda: len(self._come(everyone)) == len(everyone), lack, bell=self._bell, awake=MOMENT)
+        return [self._open(rank) for rank in everyone]
+
+    def _come(self, senders: Sequence[int]) -> list[int]:
+        theirs, server, taken = self._theirs, self._server, self._taken
+        return [rank for rank in senders if theirs[rank, server, _POSTED] > taken[rank]]
+
+    def _open(self, rank: int) -> Letter:
         if fence:
             fence()
-        rank = min(found, key=lambda number: self._taken[number])  # the least served first
         self._taken[rank] += 1
-        _, kind, seen = self._theirs[rank, :3].tolist()
+        kind, seen = self._theirs[rank, self._server, _KIND], self._theirs[rank, self._server, _SEEN]
         return Letter(rank, kind, seen, self._slots[rank].get() if kind == PUSH else [])
 
     def reply(self, sender: int, kind: int, updates: int, rate: float) -> None:
-        self._status[:2] = updates, rate
+        self._status[self._server, UPDATES] = updates
+        self._status[self._server, RATE] = rate
         if fence:
             fence()
-        self._mine[sender] = self._taken[sender]
+        self._mine[self._server, sender, 0] = self._taken[sender]
         self._ranks[sender].ring()
 
     def hand_out(self, updates: int, rate: float) -> None:

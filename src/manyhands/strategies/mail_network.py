@@ -120,6 +120,10 @@ class NetworkOffice:
                 dist.recv(line, sender)
         return Letter(sender, kind, seen, self._gradients(line, counts) if kind == PUSH else [])
 
+    def take_round(self) -> list[Letter]:
+        letters = [self.take([rank], lambda: True) for rank in range(self._ranks)]
+        return [letter for letter in letters if letter is not None]
+
     def _gradients(self, line: Tensor, counts: Sequence[int]) -> Gradients:
         forms = []
         for weight, count in zip(self._weights, counts, strict=True):

@@ -13,7 +13,8 @@
 Cost per update, with P bytes of trained parameters and n ranks: ranks push n * P bytes and pull n * P, in all
 2 * n * P (a sparse gradient travels as its rows, of row bytes + 8 each; weights are pulled whole). Held: a server
 P / servers of weights and optimizer state; a rank weights, gradients and activations of its shard; in shared memory
-n gradients. Exact with mode=sync: sums in rank order, one update a step. async and bounded are not: n updates a step,
+n gradients. There backward adds up gradients where the servers read them, and with mode=sync ranks on the CPU compute on
+the servers' weights themselves: the bytes change hands without being copied. Exact with mode=sync: sums in rank order, one update a step. async and bounded are not: n updates a step,
 each with a gradient of older weights; optimizers that normalise the gradient (Adam) move up to n times as far.
 Papers: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Ho et al., "More
 Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
@@ -34,6 +35,7 @@ from ..errors import BadInput
 from ..job import Job, trained_parameters
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
+from .gradient_slots import AtHome
 from .mail import PASS, PUSH, MemoryPost, Post, mail_tensors
 from .mail_network import NetworkPost
 from .parts import OrdinaryWorker, full_weights, place_model
@@ -145,19 +147,33 @@ class Client(OrdinaryWorker):
         self.own = dict(trained_parameters(model))
         self._strategy, self._slices = strategy, strategy.slices(job)
         self._group = 0  # samples of this rank in the update that is being accumulated
-        if rank.shared is not None:
-            self.post: Post = MemoryPost(rank.shared, rank.clock, rank.index, self._slices, self.own)
-        else:
-            self.post = NetworkPost(rank.clock, rank.ranks, self._slices, self.own)
+        self._home = AtHome(self.own, {})
+        if rank.shared is None:
+            self.post: Post = NetworkPost(rank.clock, rank.ranks, self._slices, self.own)
+            return
+        shared = rank.shared
+        self._home = AtHome(self.own, {name: shared[f"values/{rank.index}/{name}"] for name in self.own})
+        copies = self.own
+        if strategy.mode == "sync" and all(_plain(parameter) for parameter in self.own.values()):
+            # servers write only while all ranks wait, so ranks compute on the servers' weights themselves
+            for name, parameter in self.own.items():
+                parameter.data = shared[f"weights/{name}"]
+            copies = {}
+        self.post = MemoryPost(shared, rank.clock, rank.index, self._slices, self.own, copies)
 
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
         self._group += batch.count
+        self._clock.enter("communication")
+        self._home.lay_out()
         loss = Loss(self.add_gradient(batch).detach(), batch.count) if batch.count else Loss(0.0, 0)
         sync = self._strategy.mode == "sync"
         push = batch.update and (sync or self._group > 0)
         kind = PUSH if push else PASS
-        self.post.send(kind, self._gradients(batch, sync) if push else {})
+        gradients = self._gradients(batch, sync) if push else {}
+        self.post.send(kind, gradients)
+        if push:
+            self._home.adopt(gradients)
         if push or self._strategy.mode == "bounded":
             self.post.receive(kind)
         return loss
@@ -166,14 +182,14 @@ class Client(OrdinaryWorker):
         """What has been accumulated; without rounds it is an update by itself, so it is scaled and clipped here."""
         share = self._group / batch.step.group_total
         self._group = 0
-        found = [parameter.grad for parameter in self.own.values() if parameter.grad is not None]
+        gradients = self._home.collect()
         if not sync and self._strategy.scale == "shard":
-            for gradient in found:
-                gradient.mul_(1 / share)
+            for gradient in gradients.values():
+                if gradient is not None:
+                    gradient.mul_(1 / share)
             share = 1.0
         if not sync and self.job.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.own.values(), self.job.settings.clip * share)
-        gradients = {name: parameter.grad for name, parameter in self.own.items()}
         for parameter in self.own.values():
             parameter.grad = None
         return gradients
@@ -206,3 +222,8 @@ class Client(OrdinaryWorker):
     def figures(self) -> dict[str, Any]:
         notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
         return {"notes": notes} if self.job.has_batchnorm and self.rank.leads else {}
+
+
+def _plain(parameter: Tensor) -> bool:
+    """Whether a rank can compute on this parameter in the servers' memory: laid out as it lies there."""
+    return parameter.device.type == "cpu" and parameter.is_contiguous()

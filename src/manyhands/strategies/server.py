@@ -18,7 +18,7 @@ from ..data.batches import Batch
 from ..job import Job, trained_parameters
 from ..world.rank import Rank
 from ..world.watch import LOST
-from .gradient_slots import add
+from .gradient_slots import add_all
 from .mail import PUSH, Gradients, Letter, MemoryOffice, Office
 from .mail_network import NetworkOffice
 from .parts import Updater
@@ -63,12 +63,11 @@ class Server:
         self._sum_round() if self.mode == "sync" else self._serve_round()
 
     def _sum_round(self) -> None:
-        letters = [self.office.take([rank], lambda: True) for rank in range(self.rank.ranks)]
-        pushed = [letter for letter in letters if letter is not None and letter.kind == PUSH]
+        letters = self.office.take_round()
+        pushed = [letter for letter in letters if letter.kind == PUSH]
         if pushed:
             self._update(_summed([letter.gradients for letter in pushed]))
         for letter in letters:
-            assert letter is not None
             self._answer(letter)
 
     def _serve_round(self) -> None:
@@ -166,5 +165,5 @@ def _summed(gradients: Sequence[Gradients]) -> Gradients:
     """In rank order, whatever the order of arrival."""
     total = list(gradients[0])
     for others in gradients[1:]:
-        total = [add(sum_, gradient) for sum_, gradient in zip(total, others, strict=True)]
+        total = add_all(total, others)
     return total

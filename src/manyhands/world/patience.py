@@ -1,6 +1,7 @@
 """Waiting for another process through shared memory: cheap, bounded, and with a name for whoever does not come.
 
-A waiting process looks a few times and then sleeps. With a bell it sleeps in the kernel until another process rings
+A waiting process looks a few times and then sleeps; where what it waits for is a matter of a moment, it first gives its
+core away at every look for that long, which spares it the way out of sleep. With a bell it sleeps in the kernel until another process rings
 (a futex on a word of shared memory), so that it takes nothing from the cores the others compute on. Without one, or
 where there are no futexes, it looks again after sleeps that grow with the time already waited.
 """
@@ -8,6 +9,7 @@ where there are no futexes, it looks again after sleeps that grow with the time 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from torch import Tensor
 
 LOOKS = 5
 SHORTEST, LONGEST, SHARE = 30e-6, 1e-3, 0.05  # seconds of one sleep, as a share of the time waited so far
+MOMENT = 3e-3  # seconds to stay awake, giving the core away, where the wait should be short
 PATIENCE = 600.0  # seconds; the dead are noticed much sooner, by the launcher
 AT_LEAST = 0.05  # seconds after which even a sleeper with a bell looks up
 
@@ -58,13 +61,21 @@ class Bell:
 
 
 def wait_until(
-    ready: Callable[[], bool], lack: Callable[[], str], patience: float = PATIENCE, bell: Bell | None = None
+    ready: Callable[[], bool],
+    lack: Callable[[], str],
+    patience: float = PATIENCE,
+    bell: Bell | None = None,
+    awake: float = 0.0,
 ) -> None:
     """Return as soon as `ready()`; after `patience` seconds raise, with `lack()` saying who is missing."""
     for _ in range(LOOKS):
         if ready():
             return
     began = monotonic()
+    while monotonic() - began < awake:
+        os.sched_yield()
+        if ready():
+            return
     while True:
         seen = bell.word if bell else 0
         if ready():
