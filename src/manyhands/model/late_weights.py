@@ -70,6 +70,7 @@ class _Apart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
         ctx.save_for_backward(input)
+        ctx.set_materialize_grads(False)
         ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
         weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
         if isinstance(layer, nn.Linear):
@@ -78,7 +79,9 @@ class _Apart(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        if gradient is None:  # none reached this layer, which is not the same as zeros: weight decay knows
+            return None, None, None, None
         (input,) = ctx.saved_tensors
         layer = ctx.layer
         ctx.take(layer, input, gradient)
@@ -130,7 +133,10 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class AtTheEnd:
-    """Weight gradients of all chunks together, once the backward passes are done, or a few while there is time."""
+    """Weight gradients of all chunks together, once the backward passes are done.
+
+    Never some of them earlier, while a rank waits: which ones would hang on timing, and with that the order of the sums.
+    """
 
     def __init__(self, modules: Iterable[nn.Module]):
         self._waiting: dict[Layer, list[tuple[Tensor, Tensor]]] = {}
@@ -138,17 +144,6 @@ class AtTheEnd:
 
     def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
         self._waiting.setdefault(layer, []).append((input, gradient))
-
-    @torch.no_grad()
-    def make_one(self) -> bool:
-        """Make those of one layer and chunk now; False where none are waiting."""
-        for layer, parts in self._waiting.items():
-            input, gradient = parts.pop(0)
-            if not parts:
-                del self._waiting[layer]
-            add_weight_gradients(layer, input, gradient)
-            return True
-        return False
 
     @torch.no_grad()
     def settle(self) -> None:

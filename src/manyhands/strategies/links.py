@@ -14,7 +14,7 @@ Cost of a message: its tensors' bytes and a header of 512; the header is not cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -56,9 +56,6 @@ class Links:
     def __init__(self, device: torch.device | None = None, book: Booking | None = None):
         self.device = device or torch.device("cpu")
         self.book: Booking = book or Unbooked()
-        self.meanwhile: Callable[[], bool] | None = (
-            None  # does a little work while a message is awaited, if there is any
-        )
         self._under_way: list[tuple[dist.Work | None, Tensor]] = []
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
@@ -87,8 +84,9 @@ class Links:
 
     def receive(self, source: int, tag: int = 0) -> tuple[list[Tensor], list[bool]]:
         """Wait for the next message: its tensors, and which of them want a gradient."""
+        self.book.enter("wait")
         header = torch.empty(HEADER, dtype=torch.int64)
-        self._await(header, source, tag)
+        dist.recv(header, src=source, tag=tag)
         self.book.enter("communication")
         length, *numbers = header.tolist()
         if length > HEADER - 1:
@@ -105,17 +103,6 @@ class Links:
             tensors.append(tensor.to(self.device))
             wanted.append(bool(wants_gradient))
         return tensors, wanted
-
-    def _await(self, header: Tensor, source: int, tag: int) -> None:
-        """Wait for a message to begin; until it does, work that can be done at any time is done."""
-        coming = dist.irecv(header, src=source, tag=tag)
-        assert coming is not None
-        while self.meanwhile is not None and not coming.is_completed():
-            self.book.enter("backward")
-            if not self.meanwhile():
-                break
-        self.book.enter("wait")
-        coming.wait()
 
     def drain(self) -> None:
         """Wait until everything sent has left."""

@@ -55,7 +55,6 @@ class StagesWorker:
         modules = [module for stage in self.stages.values() for module in stage.modules()]
         self._late = AtTheEnd(modules) if late_weights else None
         self.links = Links(rank.device, rank.clock)
-        self.links.meanwhile = self._late.make_one if self._late is not None else None
         self._shared = self._shared_groups()
         self.named = self._named_parameters()
         # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
