@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from manyhands.cli import _recorded_task as recorded_task
+from manyhands.errors import BadInput
+
 from .conftest import Command
 
 SMALL = "glyphs:train=640,test=100"
@@ -130,7 +133,7 @@ def test_a_failing_run_exits_1_with_its_traceback(command: Command, tmp_path: Pa
     assert "raise RuntimeError" in err
 
 
-def test_a_task_file_with_sibling_imports(command: Command, tmp_path: Path) -> None:
+def test_a_task_file_with_sibling_imports(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sibling_net.py").write_text("import torch\nclass Net(torch.nn.Linear):\n    pass\n")
     (tmp_path / "mine.py").write_text(
         "import torch, functools, manyhands as mh\nfrom sibling_net import Net\nx = torch.randn(64, 4)\n"
@@ -142,6 +145,26 @@ def test_a_task_file_with_sibling_imports(command: Command, tmp_path: Path) -> N
     assert json.loads(out)["steps"] == 8
     code, out, _ = command("evaluate", "here", "--json")
     assert json.loads(out)["samples"] == 64
+
+    marker = tmp_path / "it_ran"
+    monkeypatch.chdir(tmp_path / "here")  # the task lies outside now: a record from anywhere must not run code
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write(f"open({str(marker)!r}, 'w').close()\n")
+    code, out, err = command("evaluate", ".")
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert "mine.py, outside of the current folder" in err
+    assert f"pass --task {tmp_path / 'mine.py'}:other" in err
+    assert not marker.exists()
+    code, out, err = command("evaluate", ".", "--task", "../mine.py:other", "--json")
+    assert code == 0, err
+    assert json.loads(out)["samples"] == 64
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("spec", ["/somewhere/bad.py", "../bad.py:task", "/somewhere/compiled.pyc", "./../bad.so"])
+def test_whatever_would_be_loaded_from_outside_is_refused(spec: str) -> None:
+    with pytest.raises(BadInput, match="outside of the current folder"):
+        recorded_task(spec)
 
 
 def test_lists(command: Command) -> None:

@@ -19,6 +19,7 @@ LAYERS = (
     "job",
     "strategies",
     "evaluate",
+    "tally",
     "loop",
     "fitting",
     "joining",

@@ -156,6 +156,7 @@ def compare(
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
+    task: Annotated[str | None, typer.Option(help="the task, instead of the one the run's record names")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -170,7 +171,8 @@ def evaluate(
     stored = Run.load(run)
     if stored.weights is None:
         raise BadInput(f"{run} holds no weights (status: {stored.status}); only a finished run can be evaluated")
-    result = evaluate_weights(_task(stored.source or stored.task), stored.weights, device=resolve_devices(device, 1)[0])
+    spec = _recorded_task(stored.source or stored.task) if task is None else task
+    result = evaluate_weights(_task(spec), stored.weights, device=resolve_devices(device, 1)[0])
     if as_json:
         print(json.dumps(result, indent=1))
     else:
@@ -298,6 +300,19 @@ def _task(spec: str, batch_size: int | None = None, seed: int | None = None) -> 
         warm_up()  # the ranks' server imports torch while we read the task
     task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
     return task if seed is None else task.replace(seed=seed)
+
+
+def _recorded_task(spec: str) -> str:
+    """The task a record names. Records come from anywhere and loading runs the file, so it must be one of ours."""
+    from .tasks import task_file
+
+    file = task_file(spec)
+    if file is not None and not file.resolve().is_relative_to(Path.cwd()):
+        raise BadInput(
+            f"the run's record names {file}, outside of the current folder, and loading it runs it; "
+            f"if you trust it, pass --task {spec}"
+        )
+    return spec
 
 
 def _source(spec: str) -> str:

@@ -119,7 +119,7 @@ class Fitting:
         start = self.first_start(resume)
         check_stream(self.strategy, self.job, self.plan.survive)
         probe(self.job)
-        self.strategy.admit(self.job)
+        self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
         until = time.monotonic() + time_limit if time_limit else None

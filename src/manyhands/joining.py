@@ -41,7 +41,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
         )
     check_stream(strategy, job, fitting.plan.survive)
     probe(job)
-    strategy.admit(job)
+    strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()
     torch.set_num_threads(run.threads)

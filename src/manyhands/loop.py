@@ -12,9 +12,7 @@ for each epoch:
 from __future__ import annotations
 
 import copy
-import math
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,10 +35,11 @@ from .evaluate import evaluate_model
 from .job import Job
 from .losses import Losses
 from .measure.run import available_cores, environment, weights_digest
-from .measure.summary import merge_losses, summarise, timeline
+from .measure.summary import merge_losses, timeline
 from .recording import SAMPLED_STEPS, capture
-from .snapshot import History, Keeping, Snapshots, share_of_past
+from .snapshot import Keeping, Snapshots
 from .strategies.base import Strategy, Worker
+from .tally import Tally
 from .world.rank import Rank
 from .world.watch import FIRST
 
@@ -87,23 +86,15 @@ class Training:
         self.job, self.strategy, self.rank, self.plan = job, strategy, rank, plan
         self.order: Order = job.order
         self.clock = rank.clock
-        self.samples = self._past_samples = 0
-        self._samples_before = 0  # a resume, by all ranks together
         self.losses = Losses(rank)
+        self.tally = Tally(rank, self.losses, strategy.lockstep, plan.survive)
         self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
         self._replaying: Captured | None = None
         self._not_captured: str | None = None  # why not, on a GPU
-        self.epochs: list[dict[str, Any]] = []
-        self.evaluation_seconds = 0.0
-        self.test: dict[str, Any] | None = None
         self.stopped: str | None = None
         self._told = 0.0
-        self.history = History()  # of the steps up to the last checkpoint
-        self.checkpoint_seconds = 0.0
         self._first_epoch = self._first_number = 0
         self._epoch_seconds = 0.0  # of the epoch a resumed fit begins in the middle of
-        self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
-        self._resumed_staleness: list[int] | None = None
         self._due = False
         self._random_data = not isinstance(job.train, TensorSource)
         self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
@@ -117,7 +108,7 @@ class Training:
         if self.plan.resume is not None:
             self._restore(worker, self.plan.resume)
         shard = self.strategy.feed(rank)
-        self._repeats = shard is not None and shard.repeats
+        self.tally.repeats = shard is not None and shard.repeats
         batches = None if shard is None else self._batches(shard)
         worker = self._captured(worker, batches)
         rank.board.row(rank.index)[FIRST] = self.clock.steps + 1
@@ -215,7 +206,7 @@ class Training:
                 self._take_over(batch)
             if self._replaying is None:  # a recorded step gathers and augments by itself
                 self._prepare(batch)
-            self.samples += batch.count
+            self.tally.samples += batch.count
         if self.plan.fault is not None:
             self.plan.fault(self.rank, clock.steps + 1)
         loss = worker.step(batch)
@@ -223,7 +214,7 @@ class Training:
         self.losses.note(loss, clock.steps)
         clock.end_step()
         if self.plan.survive:
-            self.rank.board.finish(self.rank.index, clock.steps, self._fresh)
+            self.rank.board.finish(self.rank.index, clock.steps, self.tally.fresh)
         if self.plan.progress and self.rank.leads:
             self._tell_progress(step)
 
@@ -348,13 +339,11 @@ class Training:
             }
             if self._judge is not None and rank.leads and weights is not None:
                 began = time.monotonic()
-                self.test = self._evaluate(weights)
-                self.evaluation_seconds += time.monotonic() - began
-                entry["test_accuracy"] = self.test["accuracy"]
-                entry["test_loss"] = self.test["loss"]
-            if self.epochs and self.epochs[-1]["epoch"] == epoch + 1:  # an earlier attempt ended in this epoch
-                self.epochs.pop()
-            self.epochs.append(entry)
+                test = self.tally.test = self._evaluate(weights)
+                self.tally.evaluation_seconds += time.monotonic() - began
+                entry["test_accuracy"] = test["accuracy"]
+                entry["test_loss"] = test["loss"]
+            self.tally.add_epoch(entry)
             if rank.leads:
                 rank.tell("epoch", entry)
             if rank.leads and self.plan.on_epoch:
@@ -388,91 +377,32 @@ class Training:
     def _take_snapshot(self, worker: Worker, step: Step) -> None:
         assert self.snapshots is not None
         began = time.monotonic()
-        rank, done = self.rank, self.clock.steps
-        rank.say("checkpoint")
-        everyone = rank.gather(self._measured(worker, self.snapshots.last))
+        self.rank.say("checkpoint")
+        everyone = self.rank.gather(self.tally.measured(worker, self.snapshots.last))
         epoch_over = step.number + 1 == self.order.steps_per_epoch
-        stored = None
+        history = None
         if everyone is not None:
             everyone = [item for item in everyone if item is not None]
-            history = self.history
-            history.samples = self._samples_of(everyone)
-            history.updates = self._updates([item.pop("updates") for item in everyone])
-            staleness = merge_staleness([self._resumed_staleness, *(item.pop("staleness") for item in everyone)])
-            history.add(everyone, done, rank.ranks)
-            history.epochs, history.test, history.faults = self.epochs, self.test, list(self.plan.faults)
-            history.epoch_seconds = 0.0 if epoch_over else self.clock.seconds - self._epoch_began
-            history.evaluation_seconds, history.checkpoint_seconds = self.evaluation_seconds, self.checkpoint_seconds
-            stored = {**history.stored(), "staleness": staleness["histogram"] if staleness else None}
+            epoch_seconds = 0.0 if epoch_over else self.clock.seconds - self._epoch_began
+            history = self.tally.history_of(everyone, epoch_seconds, self.plan.faults)
         position = (step.epoch + 1, 0) if epoch_over else (step.epoch, step.number + 1)
-        self.snapshots.take(worker, stored, done, *position)
-        self.checkpoint_seconds += time.monotonic() - began
-
-    def _samples_of(self, everyone: list[dict[str, Any]]) -> int:
-        """Samples behind the weights, those before a resume and those of ranks that died included."""
-        lost = self.rank.board.samples_of_lost([item["rank"] for item in everyone]) if self.plan.survive else 0
-        return self._samples_before + sum(item["fresh"] for item in everyone) + lost
-
-    @property
-    def _fresh(self) -> int:
-        """Samples of this launch; a stage sees samples that others count."""
-        return 0 if self._repeats or self.rank.serves else self.samples - self._past_samples
-
-    def _measured(self, worker: Worker, since: int) -> dict[str, Any]:
-        """What this process measured: totals, and the steps after `since` one by one."""
-        ends = [0, *self.clock.step_ends]
-        return {
-            "rank": self.rank.index,
-            "trains": not self.rank.serves,
-            "phases": list(self.clock.phases),
-            "bytes": self.clock.bytes,
-            "overlapped": self.clock.overlapped,
-            "late": self.clock.late,
-            "samples": self.samples,
-            "fresh": self._fresh,
-            "since": since,
-            "updates": self._own_updates(worker),
-            "staleness": worker.figures().get("staleness"),
-            "losses": [entry for entry in self.losses.kept if entry[0] >= since],
-            "durations": [end - begin for begin, end in zip(ends[since:], ends[since + 1 :], strict=False)],
-        }
-
-    def _own_updates(self, worker: Worker) -> int:
-        return worker.updates if self.strategy.lockstep else worker.updates - self._updates_before
-
-    def _updates(self, everyone: list[int]) -> int:
-        """Writes to the weights by all processes together, those before a resume included."""
-        return max(everyone) if self.strategy.lockstep else self._updates_past + sum(everyone)
+        self.snapshots.take(worker, history, self.clock.steps, *position)
+        self.tally.checkpoint_seconds += time.monotonic() - began
 
     def _restore(self, worker: Worker, checkpoint: Checkpoint) -> None:
-        """Go on where a checkpoint was taken: weights and optimizer, position in the data, figures so far."""
+        """Go on where a checkpoint was taken: weights and optimizer, figures so far, position in the data."""
         worker.load(checkpoint.weights, checkpoint.state)
-        past = self.history = History.restored(checkpoint.history)
-        self._updates_before, self._updates_past = worker.updates, past.updates
-        self._resumed_staleness = past.staleness
-        mine = share_of_past(past, self.rank)
-        ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
-        self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
-        self.samples = self._past_samples = mine["samples"]
-        self._samples_before = past.samples
+        self.tally.restore(checkpoint, worker.updates)
         self._first_epoch, self._first_number = checkpoint.epoch, checkpoint.number
-        self._epoch_seconds = past.epoch_seconds
-        if self.rank.leads or self.plan.survive:
-            self.epochs, self.test = past.epochs, past.test
-            self.evaluation_seconds, self.checkpoint_seconds = past.evaluation_seconds, past.checkpoint_seconds
-        if self.rank.leads:
-            first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
-            for step in range(first, checkpoint.step):
-                if past.counts[step]:
-                    self.losses.kept.append((step, past.losses[step], past.counts[step]))
+        self._epoch_seconds = self.tally.history.epoch_seconds
 
     def _nothing_left(self, worker: Worker) -> dict[str, Any] | None:
         """A resumed fit that had already made all its steps still gives weights and test figures."""
         weights = worker.weights()
-        if self.rank.leads and self._judge is not None and self.test is None:
+        if self.rank.leads and self._judge is not None and self.tally.test is None:
             assert weights is not None
             self.rank.say("evaluation")
-            self.test = self._evaluate(weights)
+            self.tally.test = self._evaluate(weights)
         return weights
 
     # ------------------------------------------------------------ the end
@@ -483,21 +413,8 @@ class Training:
             rank.say("checkpoint")
             began = time.monotonic()
             self.snapshots.finish()
-            self.checkpoint_seconds += time.monotonic() - began
-        mine = {
-            **self.clock.figures(),
-            "rank": rank.index,
-            "device": str(rank.device),
-            "host": rank.host,
-            "steps": self.clock.steps,
-            "samples": self.samples,
-            "repeats": self._repeats,
-            "fresh": self._fresh,
-            "losses": self.losses.kept,
-            "peak_memory_bytes": peak_memory(rank.device),
-            "updates": self._own_updates(worker),
-            "extra": worker.figures(),
-        }
+            self.tally.checkpoint_seconds += time.monotonic() - began
+        mine = self.tally.final(worker)
         while True:  # again where the rank that leads dies and another must deliver in its place
             everyone = rank.gather(mine)
             outcome = self._summed_up(everyone, weights, started) if rank.leads and weights is not None else None
@@ -507,29 +424,18 @@ class Training:
 
     def _summed_up(self, everyone: list[Any] | None, weights: dict[str, Any], started: float) -> Outcome:
         assert everyone is not None
-        rank, everyone = self.rank, [item for item in everyone if item is not None]
-        if self.test is None and self._judge is not None:  # the rank that evaluated is dead
-            self.test = self._evaluate(weights)
-        updates, extras = [item["updates"] for item in everyone], [item["extra"] for item in everyone]
-        record = summarise(everyone, rank.ranks)
-        resumed = self.plan.resume.step if self.plan.resume else 0
-        if resumed or self.plan.survive:  # ranks may have been others before, or have died
-            record["samples"] = self._samples_of(everyone)
-            record["samples_per_second"] = record["samples"] / record["seconds"]
-        record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
+        everyone = [item for item in everyone if item is not None]
+        if self.tally.test is None and self._judge is not None:  # the rank that evaluated is dead
+            self.tally.test = self._evaluate(weights)
+        record = self.tally.record_of(everyone)
+        record["notes"] += self._capture_notes()
         record.update(
-            updates=self._updates(updates),
-            epochs=self.epochs,
-            test=self.test,
-            evaluation_seconds=self.evaluation_seconds,
-            checkpoint_seconds=self.checkpoint_seconds if self.plan.keeping else None,
-            staleness=merge_staleness([self._resumed_staleness, *(extra.get("staleness") for extra in extras)]),
+            checkpoint_seconds=self.tally.checkpoint_seconds if self.plan.keeping else None,
             weights_sha256=weights_digest(weights),
             environment=environment(),
             first_step_time=started,
             status="stopped" if self.stopped else "done",
             reason=self.stopped,
-            notes=[note for extra in extras for note in extra.get("notes", [])] + self._capture_notes(),
             **self._capture_record(),
         )
         return Outcome(record, weights, timeline(everyone))
@@ -563,27 +469,6 @@ def seed_step(seed: int, rank: Rank, step: int, data_draws: bool = False) -> Non
     torch.default_generator.manual_seed(value)
     if rank.device.type == "cuda":
         torch.cuda.default_generators[rank.device.index or 0].manual_seed(value)
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most this process ever held: resident memory, or CUDA memory where the rank has a GPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def merge_staleness(parts: list[list[int] | None]) -> dict[str, Any] | None:
-    """Histograms of staleness (index: updates by others) into mean, maximum and one histogram."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    size = max(len(part) for part in known)
-    histogram = [sum(part[number] if number < len(part) else 0 for part in known) for number in range(size)]
-    total = sum(histogram)
-    highest = max((number for number, count in enumerate(histogram) if count), default=0)
-    mean = sum(number * count for number, count in enumerate(histogram)) / total if total else 0.0
-    return {"mean": mean, "max": highest, "histogram": histogram[: highest + 1]}
 
 
 def _weighted_mean(items: list[dict[str, Any]]) -> float | None:

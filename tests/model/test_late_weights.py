@@ -80,6 +80,28 @@ def test_nothing_is_made_before_it_is_asked_for_and_the_layers_go_back() -> None
     assert model[0].weight.grad is not None
 
 
+class NoGradient(torch.autograd.Function):
+    """The next stage answers that no gradient reached what it was sent."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> None:
+        return None
+
+
+def test_no_gradient_is_not_a_gradient_of_zeros() -> None:
+    """Zeros let weight decay and momentum move weights that `single` leaves alone."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Conv1d(4, 4, 1))
+    late = AtTheEnd(model.modules())
+    NoGradient.apply(model[0](torch.randn(5, 3))).backward()
+    NoGradient.apply(model[2](torch.randn(5, 4, 1))).backward()
+    late.settle()
+    assert [parameter.grad for parameter in model.parameters()] == [None] * 4
+
+
 def test_subclasses_keep_their_own_gradients() -> None:
     class Own(nn.Linear):
         pass

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
+from manyhands.job import Settings, build
 from manyhands.measure.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
 from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
+from tests.strategies.cutting import Normed
 
 STEPS = 30
 EXACT = [
@@ -175,3 +177,15 @@ def test_a_lone_rank_of_ddp_is_single() -> None:
     grouped = quick_fit(make_task(), "ddp:transport=gloo", ranks=1, max_steps=STEPS)
     assert distance(alone, reference("mlp")) == 0
     assert distance(grouped, reference("mlp")) < 1e-6
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_sync_batchnorm_is_advised_only_where_it_is_taken(name: str) -> None:
+    strategy, task = make_strategy(name, ranks_of(name, 2)), make_task(model=Normed)
+    _, reason = strategy.exactness(build(task, Settings()))
+    try:
+        strategy.admit(build(task, Settings(sync_batchnorm=True)), [])
+        taken = strategy.shards_batch
+    except mh.Refused:
+        taken = False
+    assert ("sync_batchnorm" in (reason or "")) == taken

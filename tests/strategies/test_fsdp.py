@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
+from manyhands.job import Settings, build
 from manyhands.model.units import find_units
+from manyhands.strategies import make_strategy
 from tests.conftest import MODELS, Tied, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import check_phases, check_state_travels, drive, furthest, reference
 
@@ -156,3 +158,14 @@ def test_refusals_name_the_reason() -> None:
         quick_fit(make_task(model=Scaled), "fsdp", ranks=2)
     with pytest.raises(mh.BadInput, match="fsdp:unit_mb must be 0 or more"):
         mh.FSDP(ranks=2, unit_mb=-1)  # type: ignore[attr-defined]
+
+
+def test_ranks_on_devices_of_two_kinds_are_refused_before_any_starts() -> None:
+    """It hung: torch's mesh is made for one kind, and the ranks of the other never came."""
+    job, strategy = build(make_task(), Settings()), make_strategy("fsdp", ranks=2)
+    with pytest.raises(
+        mh.Refused, match=r"fsdp needs ranks on one kind of device \(found cuda:0, cpu\); use --device cpu or"
+    ):
+        strategy.admit(job, [torch.device("cuda", 0), torch.device("cpu")])
+    strategy.admit(job, [torch.device("cuda", 0), torch.device("cuda", 1)])
+    make_strategy("ddp", ranks=2).admit(job, [torch.device("cuda", 0), torch.device("cpu")])

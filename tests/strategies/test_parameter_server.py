@@ -94,7 +94,7 @@ def test_sparse_gradients_travel_as_rows(options: str) -> None:
     assert many.communication_bytes == pushed + pulled
 
 
-@pytest.mark.parametrize("options", ["", ":servers=2", ":servers=2,over=network"])
+@pytest.mark.parametrize("options", ["", pytest.param(":servers=2", marks=pytest.mark.soak), ":servers=2,over=network"])
 def test_state_travels_between_strategies(options: str) -> None:
     task = make_task(optimizer=momentum, schedule=halving)
     whole, _ = serve(task, "single", 1, 0, 20)

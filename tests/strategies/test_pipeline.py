@@ -58,6 +58,11 @@ def test_awkward_models(model: str) -> None:
     check_awkward_models("pipeline", 3, model)
 
 
+def test_a_cut_in_front_of_a_detach() -> None:
+    """By measured times the cut falls here only now and then."""
+    check_awkward_models("pipeline:balance=1+1+4", 3, "detached")
+
+
 @pytest.mark.parametrize("options", ["", ":schedule=interleaved,chunks=2"])
 def test_accumulation_clipping_momentum_schedule_and_a_tied_weight(options: str) -> None:
     check_recipe("pipeline" + options, 2)
@@ -124,10 +129,11 @@ def dropping() -> nn.Module:
 
 
 def test_dropout_and_its_reason() -> None:
-    run = quick_fit(make_task(model=dropping), "pipeline", ranks=2, max_steps=20)
+    strategy = "pipeline:balance=parameters"  # by measured times the cut, and so who draws, may differ between runs
+    run = quick_fit(make_task(model=dropping), strategy, ranks=2, max_steps=20)
     assert run.exact is False
     assert run.exact_reason == "dropout draws its own numbers on every rank"
-    again = quick_fit(make_task(model=dropping), "pipeline", ranks=2, max_steps=20)
+    again = quick_fit(make_task(model=dropping), strategy, ranks=2, max_steps=20)
     assert again.weights_sha256 == run.weights_sha256  # seeded, so the same every time
 
 

@@ -120,7 +120,7 @@ def test_every_strategy_that_shares_no_memory(hosts: tuple[Host, Host], words: l
     check(train(hosts, 29502, *words))
 
 
-@pytest.mark.parametrize("strategy", ["hogwild", "locked"])
+@pytest.mark.parametrize("strategy", ["hogwild", pytest.param("locked", marks=pytest.mark.soak)])
 def test_shared_memory_is_refused_over_hosts_in_one_line(strategy: str) -> None:
     """Said before anyone is met, so one process with torchrun's environment is enough."""
     place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}

@@ -155,7 +155,9 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path) -> None:
         assert done.stdout == "ready\n8 done\n", done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM, signal.SIGKILL]
+)  # Ctrl-C: test_cli.py
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
     script = tmp_path / "long.py"
     script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from ..data.batches import Batch
@@ -66,6 +67,8 @@ class Strategy(ABC):
     runs_on: ClassVar[str] = "one host or several, CPU or CUDA"
     exact: ClassVar[bool] = True  # promises the weights of `single`
     shards_batch: ClassVar[bool] = True  # a rank computes on a part of the batch (matters to BatchNorm)
+    joins_batchnorm: ClassVar[bool] = False  # takes sync_batchnorm
+    mixes_devices: ClassVar[bool] = True  # some ranks may be on the CPU and others on GPUs
     hosts: ClassVar[bool] = True  # may run over several hosts
     compiles: ClassVar[bool] = False  # its model can be compiled whole (`compile=True`)
     preload: ClassVar[tuple[str, ...]] = ()  # modules slow to import, loaded once for all ranks
@@ -91,8 +94,11 @@ class Strategy(ABC):
         """The others can go on when a rank dies (`on_death="continue"`)."""
         return False
 
-    def admit(self, job: Job) -> None:
-        """Refuse what this strategy cannot do, before any process starts."""
+    def admit(self, job: Job, devices: Sequence[torch.device]) -> None:
+        """Refuse what this strategy cannot do with this job on these devices of its ranks, before any process starts."""
+        if not self.mixes_devices and len({device.type for device in devices}) > 1:
+            places = ", ".join(map(str, devices))
+            raise refuse(self, f"needs ranks on one kind of device (found {places}); use --device cpu or --device cuda")
         if job.settings.compile and not self.compiles:
             raise refuse(
                 self, "does not keep the model whole, so it cannot be compiled (compile=True); use single or ddp"
@@ -138,7 +144,8 @@ class Strategy(ABC):
             return False, f"{self} does not promise the weights of single"
         if self.ranks > 1:
             if self.shards_batch and job.has_batchnorm and not job.settings.sync_batchnorm:
-                return False, "BatchNorm sees a part of each batch at a time; with ddp, sync_batchnorm makes it whole"
+                advice = "sync_batchnorm makes it whole" if self.joins_batchnorm else "ddp can make it whole"
+                return False, f"BatchNorm sees a part of each batch at a time; {advice}"
             if job.has_dropout:
                 return False, "dropout draws its own numbers on every rank"
         if job.settings.precision != "fp32" and self.ranks > 1:

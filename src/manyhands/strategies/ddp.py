@@ -47,6 +47,7 @@ class DDP(Strategy):
 
     name = "ddp"
     summary = "a model on every rank, gradients all-reduced during backward"
+    joins_batchnorm = True
     compiles = True
 
     def __post_init__(self) -> None:

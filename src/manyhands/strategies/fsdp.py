@@ -54,6 +54,8 @@ class FSDP(Strategy):
 
     name = "fsdp"
     summary = "weights, gradients and optimizer state in shards over ranks, gathered layer by layer"
+    joins_batchnorm = True
+    mixes_devices = False
     preload = ("torch.distributed.fsdp", "torch.distributed.tensor")
 
     def __post_init__(self) -> None:
@@ -91,9 +93,6 @@ class FSDP(Strategy):
         model = place_model(job, rank)
         if rank.processes == 1:
             return OrdinaryWorker(job, rank, model, model)  # one shard is the whole
-        if len({device.type for device in rank.devices}) > 1:
-            places = ", ".join(str(device) for device in rank.devices)
-            raise refuse(self, f"needs ranks on one kind of device (found {places}); use --device cpu or --device cuda")
         if job.settings.sync_batchnorm:
             share_batchnorm(model)
         return FSDPWorker(job, rank, model)

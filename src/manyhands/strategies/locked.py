@@ -55,6 +55,7 @@ class Locked(Strategy):
 
     name = "locked"
     summary = "shared weights, updates one at a time under a lock"
+    joins_batchnorm = True  # in mode=turns
     runs_on = "one host, CPU (or GPUs with the weights in host memory)"
     hosts = False
 

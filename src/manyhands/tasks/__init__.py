@@ -49,15 +49,21 @@ def load_task(spec: str | os.PathLike[str], batch_size: int | None = None) -> Ta
     With `batch_size` the task has that one; a built-in task with an option `batch` sets its learning rate by it.
     """
     text = os.fspath(spec)
-    file, colon, variable = text.partition(".py:")
-    if colon:
-        task = _from_file(Path(file + ".py"), variable)
-    elif text.endswith(".py") or os.sep in text:
-        task = _from_file(Path(text), "task")
+    file = task_file(text)
+    if file is not None:
+        task = _from_file(file, text.partition(".py:")[2] or "task")
     else:
         name, _, options = text.partition(":")
         task = _from_name(name, options, batch_size).replace(name=text)
     return task if batch_size is None else task.replace(batch_size=batch_size)
+
+
+def task_file(spec: str) -> Path | None:
+    """The file that `load_task` runs for this spec; None where it names a built-in task."""
+    file, colon, _ = spec.partition(".py:")
+    if colon:
+        return Path(file + ".py")
+    return Path(spec) if spec.endswith(".py") or os.sep in spec else None
 
 
 def _from_name(name: str, options: str, batch_size: int | None) -> Task:
