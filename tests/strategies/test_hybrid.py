@@ -51,7 +51,9 @@ def test_a_whole_epoch_where_the_last_batch_leaves_a_replica_empty(nothing_left:
     assert run.losses == pytest.approx(one.losses, abs=1e-5)
 
 
-@pytest.mark.parametrize("model", ["frozen_first", "detached", "picks"])
+@pytest.mark.parametrize(
+    "model", ["detached", *(pytest.param(name, marks=pytest.mark.soak) for name in ["frozen_first", "picks"])]
+)
 def test_awkward_models(model: str) -> None:
     check_awkward_models("hybrid:replicas=2,stages=2", 4, model)
 

@@ -48,7 +48,10 @@ def test_a_whole_epoch_with_its_short_last_batch(nothing_left: None) -> None:
     assert run.test == reference(epochs=1, max_steps=None).test
 
 
-@pytest.mark.parametrize("model", ["frozen_first", "frozen_last", "detached", "picks"])
+@pytest.mark.parametrize(
+    "model",
+    ["detached", *(pytest.param(name, marks=pytest.mark.soak) for name in ["frozen_first", "frozen_last", "picks"])],
+)
 def test_awkward_models(model: str) -> None:
     check_awkward_models("model_parallel", 3, model)
 
