@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import copy
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,7 +25,6 @@ import torch
 from .captured import Captured
 from .checkpoint import Checkpoint
 from .data import nest
-from .data.augment import sample_keys
 from .data.batches import Batch, Batches, TensorSource
 from .data.order import Order, Shard, Step
 from .data.pinned import sent_ahead
@@ -39,6 +37,7 @@ from .measure.summary import merge_losses, timeline
 from .recording import SAMPLED_STEPS, capture
 from .snapshot import Keeping, Snapshots
 from .strategies.base import Strategy, Worker
+from .takeover import Takeover
 from .tally import Tally
 from .world.rank import Rank
 from .world.watch import FIRST
@@ -88,6 +87,7 @@ class Training:
         self.clock = rank.clock
         self.losses = Losses(rank)
         self.tally = Tally(rank, self.losses, strategy.lockstep, plan.survive)
+        self.takeover = Takeover(job, strategy, rank, plan.survive, watched=plan.on_step)
         self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
         self._replaying: Captured | None = None
         self._not_captured: str | None = None  # why not, on a GPU
@@ -172,6 +172,7 @@ class Training:
         feed: Iterator[Batch] | None = batches.epoch(epoch, steps[0].number) if batches else None
         if feed is not None and isinstance(batches, Batches) and self.rank.device.type == "cuda":
             feed = sent_ahead(feed, self.rank.device)
+        self.takeover.begin(self.clock.steps + len(steps))
         self.rank.barrier()
         self._epoch_began = self.clock.seconds - self._epoch_seconds
         self._epoch_first = self.clock.steps - steps[0].number
@@ -184,9 +185,23 @@ class Training:
                 break
             if self._due and step is not steps[-1]:
                 self._pause_for_snapshot(worker, step)
+        self._help(worker)
         self._pause()
         self.losses.read()
         return step
+
+    def _help(self, worker: Worker) -> None:
+        """Rather than wait for ranks that are behind, make some of their shares."""
+        for number, batch in self.takeover.at_the_end(self.clock.steps):
+            seed_step(self.job.task.seed, self.rank, number - 1, self._random_data)
+            self._prepare(batch)
+            self.tally.samples += batch.count
+            self.tally.helped += 1
+            loss = worker.step(batch)
+            self.clock.enter("other")
+            self.losses.note(loss, number - 1)
+            if self.plan.survive:
+                self.rank.board.finish(self.rank.index, self.clock.steps, self.tally.fresh)
 
     def _pause(self) -> None:
         """Stop the clock once every process is here and no step is left to run."""
@@ -199,11 +214,11 @@ class Training:
     def _run_step(self, worker: Worker, feed: Iterator[Batch] | None, step: Step) -> None:
         clock = self.clock
         clock.begin_step()
-        batch = next(feed) if feed is not None else None
+        taken = feed is not None and self.takeover.is_taken(clock.steps + 1)
+        batch = Batch(None, None, 0, step) if taken else next(feed) if feed is not None else None
         seed_step(self.job.task.seed, self.rank, clock.steps, self._random_data)  # reading may have drawn numbers
-        if batch is not None:
-            if self.plan.survive and self.rank.board.anyone_lost:
-                self._take_over(batch)
+        if batch is not None and not taken:
+            self.takeover.add_to(batch, clock.steps + 1)
             if self._replaying is None:  # a recorded step gathers and augments by itself
                 self._prepare(batch)
             self.tally.samples += batch.count
@@ -217,25 +232,6 @@ class Training:
             self.rank.board.finish(self.rank.index, clock.steps, self.tally.fresh)
         if self.plan.progress and self.rank.leads:
             self._tell_progress(step)
-
-    def _take_over(self, batch: Batch) -> None:
-        """Add shares of dead ranks to this batch: two at a time, in the last step of an epoch all that are left."""
-        shard = self.strategy.feed(self.rank)
-        last = batch.step.number + 1 == self.order.steps_per_epoch
-        claimed = self.rank.board.claim(self.clock.steps + 1, sys.maxsize if last else 2)
-        if not claimed or shard is None:
-            return
-        parts = [(batch.step, shard)] if batch.count else []
-        for rank, number in claimed:
-            epoch, within = divmod(number - 1, self.order.steps_per_epoch)
-            parts.append((next(self.order.steps(epoch, within)), replace(shard, index=rank)))
-        chosen = [(step.epoch, self.order.indices(step, part)) for step, part in parts]
-        indices = torch.cat([found for _, found in chosen])
-        if len(indices):
-            batch.input, batch.target = self.job.train.gather(indices)
-            batch.count = len(indices)
-            if batch.keys is not None:
-                batch.keys = torch.cat([sample_keys(self.order.seed, epoch, found) for epoch, found in chosen])
 
     def _prepare(self, batch: Batch) -> None:
         """Gather the batch on the rank's device or move it there, and augment it."""

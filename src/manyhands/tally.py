@@ -32,6 +32,7 @@ class Tally:
         self.lockstep, self.survive = lockstep, survive
         self.repeats = False  # the samples of this process are counted by others
         self.samples = self._past_samples = 0
+        self.helped = 0  # shares made for slower ranks
         self._samples_before = 0  # a resume, by all ranks together
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
         self._resumed_staleness: list[int] | None = None
@@ -118,6 +119,7 @@ class Tally:
             "steps": self.clock.steps,
             "samples": self.samples,
             "repeats": self.repeats,
+            "helped": self.helped,
             "fresh": self.fresh,
             "losses": self.losses.kept,
             "peak_memory_bytes": peak_memory(self.rank.device),
@@ -142,6 +144,8 @@ class Tally:
             staleness=merge_staleness([self._resumed_staleness, *(extra.get("staleness") for extra in extras)]),
             notes=[note for extra in extras for note in extra.get("notes", [])],
         )
+        if helped := sum(item["helped"] for item in everyone):
+            record["notes"].append(f"ranks that were done early made {helped:,} shares of others at the end of epochs")
         return record
 
     # ------------------------------------------------------------ sums over processes

@@ -40,6 +40,7 @@ class Batch:
     count: int  # samples of this rank
     step: Step
     keys: Tensor | None = None
+    own: bool = True  # of this rank's own share; else it is made for another rank
 
     @property
     def weight(self) -> float:

@@ -7,7 +7,8 @@ Ranks that meet in every step show equal step times, however slow one of them is
 
 Arrivals are the finer sign. Ranks that never meet, or only one by one (hogwild, a lock, a server), have only the
 second. So have stages, which hold different layers and never do equal work: one is named only when it is far behind,
-which is either a slow device or an uneven cut.
+which is either a slow device or an uneven cut. Where ranks make shares of slower ones rather than wait, nobody stands
+still: there the time for equal work is compared.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ def slow_rank(training: Sequence[dict[str, Any]], phases: np.ndarray, steps: int
     if len(training) < 2 or total <= 0:
         return None
     stages = any(item.get("repeats") for item in training)
+    helped = any(item.get("helped") for item in training)
+    if helped:
+        made = np.array([[max(1, item["samples"])] for item in training], dtype=np.float64)
+        phases = phases * (made.mean() / made)
     found = None if stages else _comes_last(np.array([item["late"] for item in training], dtype=np.float64), total)
     if found is None:
-        found = _works_longer(phases, (STAGE_SHARE if stages else WORK_SHARE) * total)
+        found = _works_longer(phases, (STAGE_SHARE if stages else WORK_SHARE) * total, standing=not helped)
     if found is None:
         return None
     slowest, behind = found
@@ -53,10 +58,10 @@ def _comes_last(late: np.ndarray, total: float) -> tuple[int, float] | None:
     return slowest, float(late[slowest])
 
 
-def _works_longer(phases: np.ndarray, least: float) -> tuple[int, float] | None:
+def _works_longer(phases: np.ndarray, least: float, standing: bool) -> tuple[int, float] | None:
     work, idle = phases[:, WORK].sum(axis=1), phases[:, IDLE].sum(axis=1)
     slowest = int(work.argmax())
     ahead = work[slowest] - np.delete(work, slowest).max()
     waiting = np.delete(idle, slowest).mean() - idle[slowest]
-    behind = float(min(ahead, waiting))
+    behind = float(min(ahead, waiting) if standing else ahead)
     return (slowest, behind) if behind > least else None

@@ -94,6 +94,11 @@ class Strategy(ABC):
         """The others can go on when a rank dies (`on_death="continue"`)."""
         return False
 
+    @property
+    def helps(self) -> bool:
+        """A rank that is done with its shares of an epoch may make those of a slower one."""
+        return False
+
     def admit(self, job: Job, devices: Sequence[torch.device]) -> None:
         """Refuse what this strategy cannot do with this job on these devices of its ranks, before any process starts."""
         if not self.mixes_devices and len({device.type for device in devices}) > 1:

@@ -7,6 +7,7 @@
     each step    take the own shard of the global batch; read the weights in place (parameters ARE the shared
                  tensors); gradient = sum over the shard / samples of the global batch; the rank's optimizer
                  writes its update; nobody waits
+    at the end   of an epoch a rank that is done makes the last shares of those behind, instead of waiting for them
     staleness    updates of others between reading and writing, from counters in shared memory
     sparse       a sparse gradient touches its own rows alone, so ranks rarely meet: the case of the proof
 
@@ -57,6 +58,10 @@ class Hogwild(Strategy):
     @property
     def survives(self) -> bool:
         return True
+
+    @property
+    def helps(self) -> bool:
+        return self.partition == "batch"
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:

@@ -76,6 +76,10 @@ class Locked(Strategy):
     def promises_exact(self) -> bool:
         return self.mode == "turns"
 
+    @property
+    def helps(self) -> bool:
+        return self.mode == "free" and self.partition == "batch"
+
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and self.mode != "turns":
             raise refuse(self, f"ranks do not meet in mode={self.mode}, so sync_batchnorm cannot work; use mode=turns")

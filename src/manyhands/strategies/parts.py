@@ -74,9 +74,15 @@ class Updater:
 
     def advance(self, schedule: bool = True) -> None:
         """Count an update and move the schedule on."""
-        if self.schedule is not None and schedule:
-            self.schedule.step()
+        if schedule:
+            self.skip()
         self.updates += 1
+
+    def skip(self) -> None:
+        """Move the schedule on, over a step to which this rank had nothing to add."""
+        if self.schedule is not None:
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # a first step without an update is no mistake
+            self.schedule.step()
 
     def _clip(self, limit: float) -> None:
         gradients = [parameter.grad for _, parameter in self.named if parameter.grad is not None]

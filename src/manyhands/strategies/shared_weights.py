@@ -212,6 +212,7 @@ class SharedWorker(OrdinaryWorker):
         share = self._group / batch.step.group_total
         self._group = 0
         if share == 0:
+            self.updater.skip()
             return
         self._clock.count(self.shared.hand_over())
         if self._scale == "shard":
@@ -222,7 +223,7 @@ class SharedWorker(OrdinaryWorker):
         if self._clip is not None:
             self.updater.clip = self._clip * share  # the limit is for the mean over samples
         self._clock.enter("update")
-        self.updater.update()
+        self.updater.update(advance=batch.own)
         self.shared.wrote()
         self._clock.enter("other")
         self._computing[self.rank.index] = sum(self._clock.phases[number] for number in COMPUTING)

@@ -21,7 +21,10 @@ STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
 SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written in this launch
 FIRST = SAMPLES + 1  # the first step of a rank in this launch
+OWN, LAST = SAMPLES + 2, SAMPLES + 3  # the last step of the epoch that a rank makes itself, and the epoch's last
 ROW = SAMPLES + 8
+NEAR = 8  # steps: this close to its end a rank asks under the lock whether a step is still its own
+BEGUN = 2  # steps that a rank may have in hand: these are not taken from it
 BURY_SECONDS = 5.0  # the caller waits no longer for the lock: it is held for microseconds, unless its holder is stopped
 _CONTROL = 8  # numbers before the first row
 _STOP_AFTER, _RANKS, _CHECKPOINT_AFTER = 0, 1, 2
@@ -133,10 +136,50 @@ class Board:
         with self.locked():
             for rank in range(self.ranks):
                 row = self.row(rank)
-                while row[LOST] and row[LOST] <= upto and len(claimed) < most:
+                while row[LOST] and len(claimed) < most:
+                    if row[OWN] < row[LOST] <= row[LAST]:
+                        row[LOST] = row[LAST] + 1  # the rest of that epoch had been taken from it before it died
+                    if row[LOST] > upto:
+                        break
                     claimed.append((rank, row[LOST]))
                     row[LOST] += 1
         return claimed
+
+    # ------------------------------------------------------------ helping those behind
+
+    def plan(self, rank: int, last: int) -> None:
+        """A rank's epoch ends with step `last`; call it before the ranks meet to begin it."""
+        row = self.row(rank)
+        row[OWN] = row[LAST] = last
+
+    def keep(self, rank: int, step: int) -> bool:
+        """Whether a rank may make its own share of the step that it has just said it is in.
+
+        Far from its end it may without asking: shares go one by one, from the last, each under the lock.
+        """
+        row = self.row(rank)
+        if step + NEAR <= row[OWN]:
+            return True
+        with self.locked():
+            return bool(step <= row[OWN])
+
+    def take(self, upto: int, dead: bool) -> tuple[int, int] | None:
+        """A share (rank, step) to make for another rank: one that the dead left, or the last of who is furthest behind."""
+        if dead and self.anyone_lost and (claimed := self.claim(upto, 1)):
+            return claimed[0]
+        with self.locked():
+            living = [rank for rank in range(self.ranks) if not self.row(rank)[LOST]]
+            left, rank = max((self.row(rank)[OWN] - self.row(rank)[STEP], rank) for rank in living)
+            if left < BEGUN:
+                return None
+            row = self.row(rank)
+            row[OWN] -= 1
+            return rank, row[OWN] + 1
+
+    def all_finished(self, step: int) -> bool:
+        """Whether every rank has made its steps up to this one, or is dead with nothing left to claim."""
+        rows = [self.row(rank) for rank in range(self.ranks)]
+        return all(row[LOST] or row[FINISHED] >= step for row in rows)
 
     def samples_of_lost(self, spoken: Collection[int]) -> int:
         """What dead ranks had done in this launch, those left out that could still say it themselves."""
