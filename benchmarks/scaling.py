@@ -1,8 +1,10 @@
 """ddp over shared memory and hogwild against plain torch DDP over gloo, on one host.
 
-LeNet on 28x28 images, 32 samples a rank, one thread a rank. Sides, in turn, round after round: one process by hand;
-plain torch DistributedDataParallel over gloo by hand; `fit` with ddp and with hogwild. Speeds are samples per second of
-training steps alone, medians over rounds. Perfect would be the single process times the ranks.
+LeNet on 28x28 images, 32 samples a rank, one thread a rank. Sides, in turn, round after round: one process by hand (three
+times a round, because a lone process runs at very different speeds on a shared machine); as many processes by hand that
+share nothing, which is all that the cores give; plain torch DistributedDataParallel over gloo by hand; `fit` with ddp and
+with hogwild. Speeds are samples per second of training steps alone, medians over rounds. Perfect would be the single
+process times the ranks.
 
     python benchmarks/scaling.py [--ranks 2 8 16] [--rounds 3] [--steps 200] [--samples 32]
 """
@@ -34,15 +36,19 @@ def data(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(samples, 1, 28, 28, generator=generator), torch.randint(10, (samples,), generator=generator)
 
 
-def by_hand(ranks: int, per_rank: int, steps: int) -> float:
-    """What people write: torch's DDP over gloo, every rank its own part of the data, batches by index."""
+def by_hand(ranks: int, per_rank: int, steps: int, apart: bool = False) -> float:
+    """What people write: torch's DDP over gloo, every rank its own part of the data, batches by index.
+
+    Or processes `apart` from each other, each with a model of its own.
+    """
+    together = ranks > 1 and not apart
 
     def body(place: Place) -> float:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         x, y = data(per_rank * 50)
         torch.manual_seed(0)
         model = make_model()
-        if ranks > 1:
+        if together:
             first = place.index == 0
             store = dist.TCPStore(
                 "127.0.0.1",
@@ -57,7 +63,7 @@ def by_hand(ranks: int, per_rank: int, steps: int) -> float:
             model = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = make_optimizer(model.parameters())
         order = torch.cat([torch.randperm(len(x)) for _ in range(-(-steps // 50))]).split(per_rank)[:steps]
-        if ranks > 1:
+        if together:
             dist.barrier()
         began = time.perf_counter()
         for indices in order:
@@ -66,10 +72,10 @@ def by_hand(ranks: int, per_rank: int, steps: int) -> float:
             loss.backward()
             optimizer.step()
             loss.item()
-        if ranks > 1:
+        if together:
             dist.barrier()
         seconds = time.perf_counter() - began
-        if ranks > 1:
+        if together:
             dist.destroy_process_group()
         return ranks * per_rank * steps / seconds
 
@@ -97,6 +103,7 @@ def main() -> None:
         ("one process by hand", 1): lambda: by_hand(1, options.samples, options.steps)
     }
     for ranks in options.ranks:
+        sides["by hand, nothing shared", ranks] = lambda n=ranks: by_hand(n, options.samples, options.steps, apart=True)  # type: ignore[misc]
         sides["torch DDP over gloo by hand", ranks] = lambda n=ranks: by_hand(n, options.samples, options.steps)  # type: ignore[misc]
         for strategy in ("ddp", "ddp:transport=gloo", "hogwild"):
             sides[f"manyhands {strategy}", ranks] = lambda s=strategy, n=ranks: ours(
@@ -105,7 +112,7 @@ def main() -> None:
     speeds: dict[tuple[str, int], list[float]] = {key: [] for key in sides}
     for _ in range(options.rounds):
         for key, side in sides.items():
-            speeds[key].append(side())
+            speeds[key] += [side() for _ in range(3 if key[1] == 1 else 1)]
     medians = {key: statistics.median(values) for key, values in speeds.items()}
     one = medians["one process by hand", 1]
     rows = [
@@ -116,6 +123,8 @@ def main() -> None:
             "slowest": min(speeds[name, ranks]),
             "fastest": max(speeds[name, ranks]),
             "of perfect": medians[name, ranks] / (one * ranks),
+            "of nothing shared": medians[name, ranks]
+            / medians.get(("by hand, nothing shared", ranks), medians[name, ranks]),
             "against gloo": medians[name, ranks]
             / medians.get(("torch DDP over gloo by hand", ranks), medians[name, ranks]),
         }
