@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import show
+from tables import median_interval, show
 
 import manyhands as mh
 from manyhands.live import WRITE_SECONDS, Live
@@ -199,13 +198,6 @@ def end_to_end(strategy: str, ranks: int, pairs: int, block: int) -> tuple[list[
         one, other = medians[first], medians[first + 1]
         ratios.append(other / one if _is_off(first) else one / other)
     return ratios, statistics.median(medians) / 1e6
-
-
-def median_interval(values: list[float]) -> tuple[float, float]:
-    """The median's 95 % interval by ranks: it assumes nothing about how noise is spread."""
-    ordered, reach = sorted(values), 0.98 * len(values) ** 0.5
-    middle = (len(values) - 1) / 2
-    return ordered[max(0, math.floor(middle - reach))], ordered[min(len(values) - 1, math.ceil(middle + reach))]
 
 
 def main() -> None:
