@@ -12,33 +12,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .strategies.fused import direct_sgd
+
 SLICE = 4096
 MOST_NUMBERS = 1 << 20  # larger models fill the device as they are, and would only pay for the slices
 
 
 def sliced_sgd(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
     """`optimizer.step` in slices, or None where that gains nothing; momentum must be there already."""
-    numbers = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-    if type(optimizer) is not torch.optim.SGD or not SLICE < sum(numbers) <= MOST_NUMBERS:
-        return None
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    if not SLICE < sum(p.numel() for p in tensors) <= MOST_NUMBERS:
+        return None
     if not all(p.is_contiguous() and p.dtype == torch.float32 for p in tensors):
         return None
-
-    @torch.no_grad()
-    def step() -> None:
-        for group in optimizer.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            gradients = [p.grad.contiguous() for p in parameters]
-            momenta = [optimizer.state[p]["momentum_buffer"] for p in parameters] if group["momentum"] else []
-            torch._fused_sgd_(
-                _slices(parameters), _slices(gradients), _slices(momenta),
-                weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"], dampening=0.0,
-                nesterov=group["nesterov"], maximize=group["maximize"], is_first_step=False,
-            )  # fmt: skip
-
-    return step
+    return direct_sgd(optimizer, _slices)
 
 
 def _slices(tensors: list[Tensor]) -> list[Tensor]:
-    return [part for tensor in tensors for part in tensor.detach().view(-1).split(SLICE)]
+    return [part for tensor in tensors for part in tensor.detach().contiguous().view(-1).split(SLICE)]

@@ -14,6 +14,7 @@ from ..data.batches import Batch
 from ..job import Job, trained_parameters
 from ..world.rank import Rank
 from .base import Loss
+from .fused import direct_sgd, fuse
 
 
 def place_model(job: Job, rank: Rank) -> nn.Module:
@@ -67,10 +68,14 @@ class Updater:
         if self._fusing:
             self._fusing = False
             fuse(self.optimizer)
+            if all(group.get("fused") for group in self.optimizer.param_groups):
+                self.write = direct_sgd(self.optimizer) or self.write
         if self.clip is not None:
             self._clip(self.clip)
         self.write()
-        self.optimizer.zero_grad(set_to_none=True)
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def advance(self, schedule: bool = True) -> None:
         """Count an update and move the schedule on."""
@@ -109,25 +114,6 @@ class Updater:
         if self.schedule is not None and state["schedule"] is not None:
             self.schedule.load_state_dict(state["schedule"])
         self.updates = int(state["updates"])
-
-
-def fuse(optimizer: Optimizer) -> None:
-    """Let torch's common optimizers run as one kernel over all parameters, where the user left that open.
-
-    Called when the first gradients are there, because sparse ones cannot be fused. The arithmetic is the same.
-    """
-    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
-        return
-    for group in optimizer.param_groups:
-        gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
-        chosen = group.get("fused") is not None or group.get("foreach") is not None or group.get("differentiable")
-        plain = all(type(grad) is Tensor and not grad.is_sparse and grad.is_floating_point() for grad in gradients)
-        if not chosen and plain and not isinstance(group["lr"], Tensor):
-            group["fused"] = True
-            for parameter in group["params"]:  # resumed: the counters of a fused update live beside its parameters
-                state = optimizer.state.get(parameter, {})
-                if isinstance(state.get("step"), Tensor):
-                    state["step"] = state["step"].to(parameter.device)
 
 
 NOT_STATE = ("params", "param_names", "fused", "foreach")  # which parameters, and how they are updated, is each rank's
