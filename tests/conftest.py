@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands import cli
+from manyhands.world import launch
 
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
@@ -164,6 +165,16 @@ def nothing_left() -> Iterator[None]:
         time.sleep(0.02)  # other programs' files come and go
     assert rank_processes() == []
     assert shared_files() - before == set()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_tests_import_is_there() -> Iterator[None]:
+    """Ranks import the modules their task comes from: the fork server imports what those need, once for all fits."""
+    ask = launch.ask_for_ranks
+    slow = ("pytest", "hypothesis", "manyhands.cli")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        yield
 
 
 @pytest.fixture(autouse=True)

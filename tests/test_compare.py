@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -163,17 +165,22 @@ def test_a_time_limit_ends_one_row_and_the_others_go_on(command: Command) -> Non
     assert "time limit" in runs[-1]["reason"]
 
 
-def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None) -> None:
-    words = [sys.executable, "-m", "manyhands", "compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2"]
-    words += ["--threads", "1"]
-    process = subprocess.Popen([*words, "--run-dir", "all"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "ddp" in line and "epoch 1" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 130
+def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None, command: Command) -> None:
+    def interrupt() -> None:
+        while not over.is_set() and not Path("all/ddp/live.json").exists():
+            time.sleep(0.02)
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    over, words = Event(), ["compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2", "--threads", "1"]
+    finger = Thread(target=interrupt)
+    finger.start()
+    try:
+        code, out, err = command(*words, "--run-dir", "all")
+    finally:
+        over.set()
+        finger.join()
+    assert code == 130
     assert err.strip().splitlines()[-1] == "manyhands: interrupted"
     statuses = {path.parent.name: json.loads(path.read_text()) for path in Path("all").glob("*/run.json")}
     assert statuses["single-1t"]["status"] == "done"

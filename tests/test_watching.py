@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from rich.console import Console
 
+import manyhands as mh
 from manyhands import watching
 from manyhands.errors import BadInput
 
@@ -95,8 +97,20 @@ def read_until(screen: int, pattern: str, seconds: float = 20) -> str:
 
 
 def test_it_moves_and_ending_it_leaves_the_run_alone(nothing_left: None) -> None:
-    words = [*PROGRAM, "train", TASK, "ddp", "--ranks", "2", "--epochs", "1000", "--run-dir", "r", "--quiet"]
-    run = subprocess.Popen(words)
+    enough = Event()
+    run = Thread(
+        target=mh.fit,
+        args=(mh.load_task(TASK), "ddp"),
+        kwargs={
+            "ranks": 2,
+            "threads": 1,
+            "epochs": 10_000,
+            "run_dir": "r",
+            "progress": False,
+            "on_epoch": lambda figures: enough.is_set(),
+        },
+    )
+    run.start()
     try:
         until = time.monotonic() + 20
         while not Path("r/live.json").exists() and time.monotonic() < until:
@@ -110,8 +124,9 @@ def test_it_moves_and_ending_it_leaves_the_run_alone(nothing_left: None) -> None
             assert watcher.wait(10) == 0
         before = json.loads(Path("r/live.json").read_text())["step"]
         time.sleep(0.7)
-        assert run.poll() is None
+        assert run.is_alive()
         assert json.loads(Path("r/live.json").read_text())["step"] > before
     finally:
-        run.send_signal(signal.SIGINT)
-        assert run.wait(20) == 130
+        enough.set()
+        run.join(20)
+    assert mh.Run.load("r").status == "stopped"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.conftest import Command
+
 SECONDS = 90
 TASK = "glyphs:train=256,test=64"
 
@@ -120,15 +122,15 @@ def test_every_strategy_that_shares_no_memory(hosts: tuple[Host, Host], words: l
     check(train(hosts, 29502, *words))
 
 
-@pytest.mark.parametrize("strategy", ["hogwild", pytest.param("locked", marks=pytest.mark.soak)])
-def test_shared_memory_is_refused_over_hosts_in_one_line(strategy: str) -> None:
-    """Said before anyone is met, so one process with torchrun's environment is enough."""
+@pytest.mark.parametrize("strategy", ["hogwild", "locked"])
+def test_shared_memory_is_refused_over_hosts_in_one_line(
+    strategy: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before anyone is met, so torchrun's environment is enough."""
     place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29503"}
-    command = [sys.executable, "-m", "manyhands", "train", TASK, strategy, "--ranks", "2", "--device", "cpu", "--quiet"]
-    answer = subprocess.run(
-        command, env={**os.environ, **place, **meeting}, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert answer.returncode == 2, answer.stderr
-    [line] = answer.stderr.strip().splitlines()
+    for name, value in {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29503"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, complaints = command("train", TASK, strategy, "--ranks", "2", "--device", "cpu", "--quiet")
+    assert code == 2, complaints
+    [line] = complaints.strip().splitlines()
     assert f"{strategy} shares memory and cannot run over several hosts (hosts: 2)" in line

@@ -147,12 +147,13 @@ print(run.steps, run.status)
 """
 
 
-def test_a_plain_script_needs_no_main_guard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_file", [True, pytest.param(False, marks=pytest.mark.soak)])  # -c: test_machine.py
+def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> None:
     script = tmp_path / "plain.py"
     script.write_text(SCRIPT.format(pause="pass"))
-    for command in ([sys.executable, str(script)], [sys.executable, "-c", script.read_text()]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.stdout == "ready\n8 done\n", done.stderr
+    words = [str(script)] if from_file else ["-c", script.read_text()]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "ready\n8 done\n", done.stderr
 
 
 @pytest.mark.parametrize(

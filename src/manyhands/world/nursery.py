@@ -40,7 +40,8 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     from .rank_process import rank_process  # imports torch: the point of this process
 
-    _import(["torch._dynamo", "manyhands.fit"])  # torch's optimizers import the first at their first call
+    # torch's optimizers import the first at their first call, ranks on CPU the last when they connect
+    _import(["torch._dynamo", "manyhands.fit", "manyhands.world.shm"])
     gc.collect()
     gc.freeze()  # forked pages stay shared
     while True:
@@ -94,6 +95,7 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
         _watch(control, pids)
     finally:
         _kill(pids)
+        control.close()  # now, for the caller waits for it: the kernel would first take this process's memory apart
 
 
 def _watch(control: socket.socket, pids: dict[int, int]) -> None:
