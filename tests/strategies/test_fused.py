@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import manyhands as mh
+from manyhands.job import Settings, build
 from manyhands.strategies.fused import direct_sgd
+from manyhands.strategies.parts import Updater
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -77,7 +79,6 @@ def test_others_keep_their_own_step() -> None:
 
 
 def test_a_hook_on_the_users_optimizer_is_called_in_every_step() -> None:
-    model, _ = nets()
     calls: list[int] = []
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
@@ -87,7 +88,7 @@ def test_a_hook_on_the_users_optimizer_is_called_in_every_step() -> None:
 
     data = torch.randn(40, 4), torch.randint(2, (40,))
     task = mh.Task(lambda: nn.Linear(4, 2), data, nn.functional.cross_entropy, optimizer, batch_size=10)
-    updater = Updater(make_job(task), list(nn.Linear(4, 2).named_parameters()))
+    updater = Updater(build(task, Settings()), list(nn.Linear(4, 2).named_parameters()))
     for _ in range(3):
         for _, parameter in updater.named:
             parameter.grad = torch.ones_like(parameter)

@@ -201,3 +201,16 @@ def test_weight_gradients_late_or_along_train_the_same_model() -> None:
     assert distance(late, along) < 1e-6
     with pytest.raises(mh.BadInput, match='pipeline:weights must be "late" or "along"'):
         make_strategy("pipeline:weights=never", 2)
+
+
+def test_wide_layers_repeat_to_the_last_bit() -> None:
+    """Chunks of 32 rows go through these layers in slices, and rank 0 makes weight gradients in two parts."""
+    wide = make_task(
+        model=lambda: nn.Sequential(
+            nn.Linear(20, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 3)
+        ),
+        batch_size=128,
+    )
+    one, two = (quick_fit(wide, "pipeline:balance=3+2", ranks=2, max_steps=3) for _ in range(2))
+    assert one.weights_sha256 == two.weights_sha256
+    assert distance(one, quick_fit(wide, "single", max_steps=3)) <= 1e-6

@@ -27,6 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .thin_products import multiply
+
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -93,7 +95,7 @@ class _Apart(torch.autograd.Function):
         if not ctx.wanted:
             return None, None, None, None
         if isinstance(layer, nn.Linear):
-            return gradient.matmul(layer.weight.detach()), None, None, None
+            return multiply(gradient, layer.weight.detach()), None, None, None
         return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
 
 
@@ -142,10 +144,11 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class AtTheEnd:
-    """Weight gradients of all chunks together, once the backward passes are done.
+    """Weight gradients of many chunks together, when `settle` is called: once the backward passes are done, or at another
+    fixed place before that too.
 
-    Making some of them while a rank waits would fill the bubble too, but then the order of the sums would depend on who
-    was late, and a run could not be made again to the last bit.
+    Making some whenever a rank happens to wait would fill more of the bubble, but then the order of the sums would depend
+    on who was late, and a run could not be made again to the last bit.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
@@ -157,6 +160,7 @@ class AtTheEnd:
 
     @torch.no_grad()
     def settle(self) -> None:
+        """Make those of the chunks that have passed since the last time."""
         for layer, parts in self._waiting.items():
             together = len({(input.shape[1:], gradient.shape[1:]) for input, gradient in parts}) == 1
             if together and parts[0][0].dim() > 1:
