@@ -11,7 +11,7 @@ from manyhands.tasks import load_task
 
 def rate(spec: str, batch_size: int | None = None) -> float:
     task = load_task(spec, batch_size)
-    return task.optimizer(torch.nn.Linear(2, 2).named_parameters()).param_groups[0]["lr"]
+    return task.optimizer(torch.nn.Conv2d(2, 2, 3).named_parameters()).param_groups[0]["lr"]
 
 
 def test_the_rate_follows_the_batch_however_it_is_given():
@@ -26,11 +26,30 @@ def test_the_rate_follows_the_batch_however_it_is_given():
 def test_weights_of_layers_decay_and_nothing_else():
     task = load_task("cifar10:width=0.25")
     model = task.model()
-    decayed, kept = task.optimizer(model.named_parameters()).param_groups
-    assert (decayed["weight_decay"], kept["weight_decay"]) == (5e-4, 0.0)
+    groups = task.optimizer(model.named_parameters()).param_groups
+    decayed = {name for group in groups if group["weight_decay"] == 5e-4 for name in group["param_names"]}
+    kept = {name for group in groups if group["weight_decay"] == 0.0 for name in group["param_names"]}
     layers = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)}
-    assert set(decayed["param_names"]) == layers
-    assert set(decayed["param_names"]) | set(kept["param_names"]) == {name for name, _ in model.named_parameters()}
+    assert decayed == layers
+    assert decayed | kept == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_a_wide_head_does_not_drown_the_rest(norm: str):
+    """At the full rate group's loss rose above guessing: each update of the head moved all images' logits together."""
+    task = load_task(f"cifar10:norm={norm},width=0.25")
+    torch.manual_seed(0)
+    model = task.model()
+    images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        common = model[:-1](images).mean(0).square().sum().item()
+    rates = {
+        name: group["lr"]
+        for group in task.optimizer(model.named_parameters()).param_groups
+        for name in group["param_names"]
+    }
+    assert rates["20.weight"] * common < 4  # logits all images share, per update and unit of gradient; it was 19 to 25
+    assert rates["0.1.0.weight"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none", "ghost"])
