@@ -80,7 +80,7 @@ def by_hand(steps: int) -> tuple[float, float]:
             loss.backward()
             optimizer.step()
             spent.append(1000 * (time.perf_counter() - began))
-        return statistics.median(spent[WARM_UP:]), float(loss)
+        return statistics.median(spent[WARM_UP:]), loss.item()
 
     found: tuple[float, float] = launch(body, 1, threads=1, keep_memory=False)[0]
     return found

@@ -65,6 +65,12 @@ def fit(task: mh.Task, **keywords: Any) -> mh.Run:
     return quick_fit(task, **{"device": "cuda", **keywords})
 
 
+@pytest.fixture(autouse=True)
+def whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TF32, which kernels were faster this time would show in the fourth digit."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def far(one: mh.Run, other: mh.Run) -> float:
     """The largest difference relative to the largest weight of the same tensor."""
     assert one.weights
@@ -89,7 +95,6 @@ def far(one: mh.Run, other: mh.Run) -> float:
     ids=["plain", "accumulate", "clip", "adamw", "dropout", "mixing within a batch", "no augmentation"],
 )
 def test_captured_and_eager_training_agree(changes: dict[str, Any], keywords: dict[str, Any]) -> None:
-    torch.backends.cudnn.allow_tf32 = False
     task = task_of(**changes)
     eager = fit(task, max_steps=200, capture="off", **keywords)
     captured = fit(task, max_steps=200, **keywords)

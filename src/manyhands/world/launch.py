@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BadInput, RankFailed
+from .arithmetic import arithmetic
 from .doctor import stacks
 from .fork_server import ask_for_ranks, warm_up
 from .lines import Line
@@ -113,6 +114,7 @@ class _Launch:
             listener.getsockname()[1],
             slots,
             keep_memory,
+            arithmetic(),
         )
         stage = pack(scene)
         content = pack(body)

@@ -9,12 +9,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import RankFailed
+from .arithmetic import set_arithmetic
 from .doctor import answer_with_stacks
 from .lines import Link
 from .memory import Slot, attach_tensors, close_quietly
@@ -37,6 +39,7 @@ class Scene:
     port: int
     slots: dict[str, Slot] | None
     keep_memory: bool = True
+    arithmetic: dict[str, Any] = field(default_factory=dict)  # how the caller has set torch's
 
 
 @dataclass
@@ -100,6 +103,7 @@ def _enter(scene: Scene, index: int) -> None:
         os.chdir(scene.folder)
     sys.path[:] = scene.path
     torch.set_num_threads(scene.threads)
+    set_arithmetic(scene.arithmetic)
     if scene.keep_memory:
         keep_freed_memory()
 
