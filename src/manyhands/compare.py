@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,8 @@ def compare(
         stages.say("interrupted: keeping what was finished")
         for row in rows:
             row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
-    runs = Runs(_finish(row, run_dir) for row in rows)
+    number = uuid.uuid4().hex[:12]
+    runs = Runs(_finish(row, run_dir, number) for row in rows)
     runs.interrupted = interrupted
     return runs
 
@@ -159,10 +161,11 @@ def _measure_rounds(
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
 
-def _finish(row: Row, run_dir: str | os.PathLike[str] | None) -> Run:
+def _finish(row: Row, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:
     """The row's run with the speed of its rounds, kept in its folder."""
     run = row.run
     assert run is not None
+    run.comparison = comparison
     if run.threads is None:
         run.threads = row.threads
     if run.rounds:

@@ -87,6 +87,18 @@ def test_a_difference_inside_the_spread_is_no_difference(make: Make) -> None:
     assert verdict([make("single", 4000), noisy]).startswith("ddp is only as fast as one process")
 
 
+def test_a_slow_minute_of_the_machine_falls_on_both_rows_of_a_comparison(make: Make) -> None:
+    """A comparison once called 1.7x "only as fast" because the machine was slow in the first round of every row."""
+    single = make("single", 4056, rounds=[3941.0, 4056.0, 5110.0], comparison="a")
+    hogwild = make("hogwild", 7046, rounds=[4791.0, 7297.0, 7046.0], comparison="a")
+    assert relation(hogwild, single) == "faster"
+    assert relation(single, hogwild) == "slower"
+    assert verdict([single, hogwild]) == "hogwild is 1.7x faster than one process with one thread."
+    wavering = make("ddp", 4100, rounds=[3900.0, 4300.0, 5200.0], comparison="a")
+    assert relation(wavering, single) == "same"  # a round in which it was slower
+    assert relation(make("hogwild", 7046, rounds=[4791.0, 7297.0, 7046.0], comparison="b"), single) == "same"
+
+
 def test_steady_rounds_do_not_make_a_difference_of_a_percent_count(make: Make) -> None:
     assert relation(make("ddp", 101, rounds=[101.0, 101.0]), make("single", 100, rounds=[100.0, 100.0])) == "same"
 

@@ -71,6 +71,7 @@ class Run:
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
     rounds: list[float] | None = None
+    comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
     resumed_from: dict[str, Any] | None = None
     restarts: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)

@@ -43,15 +43,34 @@ def spread(run: Run) -> tuple[float, float] | None:
 
 
 def relation(run: Run, other: Run) -> str | None:
-    """`faster`, `slower` or, when the difference is inside the spread, `same`; None without figures."""
+    """`faster`, `slower` or, when the difference is inside the spread, `same`; None without figures.
+
+    Rows of one comparison took turns in every round, so a slow minute of the machine fell on both: there the ratio of
+    each round counts, and must say the same in all of them.
+    """
     ratio = speedup(run, other)
     if ratio is None:
         return None
-    (low, high), (other_low, other_high) = _reach(run), _reach(other)
-    overlap = low <= other_high and other_low <= high
-    if overlap or 1 / NEGLIGIBLE < ratio < NEGLIGIBLE:
+    ratios = _by_round(run, other)
+    if ratios:
+        unclear = ratios[0] <= 1 <= ratios[-1] or (median(ratios) > 1) != (ratio > 1)
+        ratio = median(ratios)
+    else:
+        (low, high), (other_low, other_high) = _reach(run), _reach(other)
+        unclear = low <= other_high and other_low <= high
+    if unclear or 1 / NEGLIGIBLE < ratio < NEGLIGIBLE:
         return "same"
     return "faster" if ratio > 1 else "slower"
+
+
+def _by_round(run: Run, other: Run) -> list[float]:
+    """The ratios of the rounds that two rows of one comparison made in turn, outermost ones of many left out."""
+    mine, theirs = speeds(run), speeds(other)
+    if run.comparison is None or run.comparison != other.comparison or len(mine) != len(theirs) or len(mine) < 2:
+        return []
+    trim = len(mine) // 8
+    ratios = sorted(one / two for one, two in zip(mine, theirs, strict=True))
+    return ratios[trim : len(ratios) - trim]
 
 
 def _reach(run: Run) -> tuple[float, float]:
