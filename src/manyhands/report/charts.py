@@ -60,7 +60,7 @@ def speed_chart(shown: Sequence[Series]) -> Chart:
             fig.add_annotation(x=place, y=row, text=f"<b>{middle:,.0f}</b>", showarrow=False, xanchor="left", xshift=8)
     caption = "Bars in grey are one process. "
     if any(spread(item.run) for item in measured):
-        caption += "A bar is the median, a dot one round; where dots of two rows overlap, the rows are equally fast."
+        caption += "A bar is the median, a dot one round; rows of one comparison took turns in every round."
     else:
         caption += "Each speed was measured once: differences of less than a tenth mean little."
     rows = [
