@@ -80,21 +80,6 @@ def test_nothing_is_made_before_it_is_asked_for_and_the_layers_go_back() -> None
     assert model[0].weight.grad is not None
 
 
-def test_settled_in_two_parts_they_add_up() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-    usual = copy.deepcopy(model)
-    late = AtTheEnd(model.modules())
-    for chunk, x in enumerate(torch.randn(4, 5, 3, dtype=torch.float64)):
-        if chunk == 3:
-            late.settle()
-        usual(x).pow(2).sum().backward()
-        model(x).pow(2).sum().backward()
-    late.settle()
-    for expected, found in zip(usual.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, expected.grad)
-
-
 class NoGradient(torch.autograd.Function):
     """The next stage answers that no gradient reached what it was sent."""
 

@@ -21,7 +21,6 @@ from manyhands.strategies.schedules import (
     plan,
     simulate,
     split_sizes,
-    waits_at_the_end,
 )
 
 RANKS, CHUNKS, PER_RANK = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
@@ -175,20 +174,3 @@ def test_split_size_gives_full_chunks_and_the_rest(samples: int, split_size: int
 def test_bad_sizes(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         split_sizes(10, **arguments)
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("chunks", [3, 4, 8])
-def test_who_waits_at_the_end_really_does(name: str, ranks: int, chunks: int) -> None:
-    """With late weights a backward pass costs what a forward pass does; the wait must be worth one of those."""
-    timeline = simulate(plans(name, ranks, chunks, 2 if name == "interleaved" else 1), 1.0, 1.0)
-    for rank, slots in enumerate(timeline.ranks):
-        wait = slots[-1][0] - slots[-2][1]
-        if waits_at_the_end(name, rank, ranks, chunks):
-            assert rank == 0
-            assert wait >= 1
-        elif rank == 0 and name == "gpipe":
-            assert wait == 0
-    assert not waits_at_the_end(name, 0, 1, chunks)
-    assert not waits_at_the_end(name, 0, ranks, 2)

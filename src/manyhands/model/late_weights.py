@@ -144,11 +144,10 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class AtTheEnd:
-    """Weight gradients of many chunks together, when `settle` is called: once the backward passes are done, or at another
-    fixed place before that too.
+    """Weight gradients of all chunks together, once the backward passes are done.
 
-    Making some whenever a rank happens to wait would fill more of the bubble, but then the order of the sums would depend
-    on who was late, and a run could not be made again to the last bit.
+    Making some of them while a rank waits would fill the bubble too, but then the order of the sums would depend on who
+    was late, or on which rank holds a layer, which is cut by measured times: a run could not be made again to the last bit.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):

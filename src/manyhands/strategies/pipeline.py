@@ -7,8 +7,7 @@
     each step    stage 0 sends the activations of a chunk on and begins the next one at once;
                  which pass comes next is the schedule's to say (schedules.py: gpipe, 1f1b, interleaved);
                  a backward pass sends the gradients of its inputs on and leaves those of the weights for the end,
-                 where all chunks' are made together (weights=late; weights=along makes them chunk by chunk); rank 0
-                 of 1f1b makes those of all chunks but the last before its last pass, for which it waits anyway;
+                 where all chunks' are made together (weights=late; weights=along makes them chunk by chunk);
                  gradients of all chunks add up to those of the batch; then every rank updates its own layers
 
 Cost per step: bytes as in model_parallel, sum_k (A_k + G_k) over the cuts, in as many messages each as there are chunks.
@@ -31,7 +30,7 @@ from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
 from .ranks import default_ranks
-from .schedules import SCHEDULES, plan, split_sizes, waits_at_the_end
+from .schedules import SCHEDULES, plan, split_sizes
 from .stages import Balance, StagesWorker, cut_model
 
 
@@ -124,8 +123,7 @@ class PipelineWorker(StagesWorker):
         ours = self.strategy
         sizes = split_sizes(batch.count, None if ours.split_size else ours.chunks, ours.split_size)
         actions = plan(ours.schedule, self.place, ours.ranks, len(sizes), ours.turns)
-        waits = waits_at_the_end(ours.schedule, self.place, ours.ranks, len(sizes))
-        loss = self.passes(batch, actions, sizes, settle_early=waits)
+        loss = self.passes(batch, actions, sizes)
         if batch.update:
             self.finish()
         return loss

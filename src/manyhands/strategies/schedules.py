@@ -116,14 +116,6 @@ def plan(schedule: str, rank: int, ranks: int, chunks: int, stages_per_rank: int
     return list(SCHEDULES[schedule](rank, ranks, chunks))
 
 
-def waits_at_the_end(schedule: str, rank: int, ranks: int, chunks: int) -> bool:
-    """Whether a rank waits long before its last pass, and nobody waits for it: time for work that can be done any time.
-
-    So it is with the first rank of 1f1b, which lacks the forward pass that fills this time for the chunks before.
-    """
-    return schedule == "1f1b" and rank == 0 and ranks > 1 and chunks > 2
-
-
 def split_sizes(samples: int, chunks: int | None = None, split_size: int | None = None) -> list[int]:
     """The sizes of the chunks of a batch: `chunks` of them as equal as can be, or `split_size` samples each.
 

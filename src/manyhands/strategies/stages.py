@@ -63,21 +63,14 @@ class StagesWorker:
 
     # ------------------------------------------------------------ one step
 
-    def passes(
-        self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int], settle_early: bool = False
-    ) -> Loss | None:
-        """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says.
-
-        `settle_early` makes the late weight gradients of all chunks but the last before the last pass of the plan.
-        """
+    def passes(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
+        """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
         inputs = _split(batch.input, sizes) if 0 in self.stages else []
         targets = _split(batch.target, sizes) if self.last in self.stages else []
         under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
         total: Tensor | None = None
         for action in actions:
             chunk, number = action
-            if settle_early and action is actions[-1]:  # a forward and a backward pass of a chunk are equal tuples
-                self._settle()
             if isinstance(action, Forward):
                 arrived, owed = self._arriving(number, chunk, inputs)
                 self.rank.clock.enter("forward")
@@ -100,14 +93,11 @@ class StagesWorker:
                     end.backward()
                 if owed is not None:
                     owed.settle()
-        self._settle()
-        self.links.drain()
-        return None if total is None else Loss(total / sum(sizes), batch.count)
-
-    def _settle(self) -> None:
         if self._late is not None:
             self.rank.clock.enter("backward")
             self._late.settle()
+        self.links.drain()
+        return None if total is None else Loss(total / sum(sizes), batch.count)
 
     def _arriving(self, number: int, chunk: int, inputs: list[Any]) -> tuple[tuple[Tensor, ...], Owed | None]:
         if number == 0:
