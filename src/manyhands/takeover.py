@@ -76,7 +76,8 @@ class Takeover:
             elif not self.survive or self.rank.board.all_finished(number):
                 return
             else:
-                time.sleep(LOOK_AGAIN_SECONDS)  # a rank that dies now leaves something to do
+                with self.rank.clock.during("wait"):
+                    time.sleep(LOOK_AGAIN_SECONDS)  # a rank that dies now leaves something to do
 
     def _share(self, rank: int, number: int) -> tuple[Step, Shard]:
         assert self.shard is not None
