@@ -25,12 +25,16 @@ def images(samples: int = 1003) -> tuple[Tensor, Tensor]:
 
 
 class Small(nn.Module):
-    """A little CNN with BatchNorm over uint8 or float images."""
+    """A little CNN with BatchNorm over uint8 or float images.
+
+    Smooth throughout: behind ReLU and MaxPool2d the last bit of a sum, which atomic additions leave open, grew to a
+    hundredth of a weight within 200 steps.
+    """
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.GELU(), nn.AvgPool2d(2),
             nn.Flatten(), nn.Dropout(dropout), nn.Linear(8 * 36, 3),
         )  # fmt: skip
 

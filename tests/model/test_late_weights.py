@@ -51,11 +51,13 @@ def test_gradients_are_autograds(name: str, sizes: tuple[int, ...]) -> None:
     model = make().double().eval()
     usual = copy.deepcopy(model)
     late = AtTheEnd(model.modules())
+    late.begin(len(sizes))
     for size in sizes:
         x = torch.randn(size, *shape, dtype=torch.float64)
         there, here = x.clone().requires_grad_(), x.clone().requires_grad_()
         usual(there).pow(2).sum().backward()
-        model(here).pow(2).sum().backward()
+        with late.passing():
+            model(here).pow(2).sum().backward()
         torch.testing.assert_close(here.grad, there.grad)
     late.settle()
     for (name, expected), (_, found) in zip(usual.named_parameters(), model.named_parameters(), strict=True):
@@ -78,6 +80,35 @@ def test_nothing_is_made_before_it_is_asked_for_and_the_layers_go_back() -> None
     model.zero_grad()
     model(torch.randn(5, 3)).sum().backward()
     assert model[0].weight.grad is not None
+
+
+def made(sizes: tuple[int, ...], early: bool) -> tuple[list[Tensor], list[bool]]:
+    """Gradients of a batch in chunks, and what came of asking for some after each chunk."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+    late, answers = AtTheEnd(model.modules()), []
+    late.begin(len(sizes))
+    for size in sizes:
+        with late.passing():
+            model(torch.randn(size, 64)).pow(2).sum().backward()
+        if early:
+            answers.append(late.meanwhile())
+    late.settle()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None], answers
+
+
+def test_when_the_first_half_is_made_does_not_show() -> None:
+    at_the_end, _ = made((33, 33, 33, 33), early=False)
+    between, answers = made((33, 33, 33, 33), early=True)
+    assert answers == [False, True, True, False]  # not before two have passed; then a layer at a time
+    assert len(between) == 4
+    for one, other in zip(at_the_end, between, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("chunks", "answers"), [(1, [True]), (3, [False, True, True])])
+def test_the_first_half_of_an_odd_number_is_the_larger(chunks: int, answers: list[bool]) -> None:
+    assert made((5,) * chunks, early=True)[1] == answers
 
 
 class NoGradient(torch.autograd.Function):

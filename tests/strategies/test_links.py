@@ -153,3 +153,26 @@ def test_what_cannot_be_sent_is_refused() -> None:
         BadInput, match=r"a tensor of torch.float32 and torch.sparse_coo cannot be sent; send dense numbers"
     ):
         Links().send([torch.eye(2).to_sparse()], 1)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_who_would_wait_for_a_message_does_something_else_meanwhile(transport: str) -> None:
+    def body(rank: int) -> int:
+        left = [3]
+
+        def work() -> bool:
+            left[0] -= 1
+            return left[0] >= 0
+
+        if rank == 0:
+            dist.barrier()
+            links = Links()
+            links.send([torch.ones(2)], to=1)
+            links.drain()
+            return 0
+        coming = Links(meanwhile=lambda: work() or (dist.barrier(), False)[1])
+        (tensor,), _ = coming.receive(0)  # rank 0 sends only after everything else was done
+        assert tensor.tolist() == [1, 1]
+        return left[0]
+
+    assert on_two_ranks(body, transport) == [0, -1]

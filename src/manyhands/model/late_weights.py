@@ -4,11 +4,11 @@ Only the gradients of inputs are waited for by others: the stage before, the lay
 layers hand those on at once and leave the gradients of their weights to be made later.
 
     usual       backward   layer 3: input, weight | layer 2: input, weight | layer 1: input, weight
-    at the end             3: input | 2: input | 1: input | then all weights, of all chunks of a batch together
+    at the end             3: input | 2: input | 1: input | then all weights, of many chunks of a batch together
     beside                 3: input | 2: input | 1: input        (a GPU runs small kernels side by side)
                               3: weight | 2: weight | 1: weight
 
-`AtTheEnd` is for pipelines: a chunk's gradient is with the stage before it sooner, and one product over a whole batch is
+`AtTheEnd` is for pipelines: a chunk's gradient is with the stage before it sooner, and one product over half a batch is
 cheaper than one a chunk with a sum after each. It holds the inputs and output gradients of these layers until then.
 `Beside` is for captured steps: streams of their own inside the recording. The sums are the usual ones; gradients do not
 pass through hooks on parameters. Layers with other gradients (a subclass, a parametrisation) stay as they are.
@@ -27,20 +27,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .thin_products import multiply
+from .thin_products import Panels, multiply
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output
+Product = Callable[[nn.Linear, Tensor], Tensor]  # a linear layer's output
+Waiting = dict[Layer, list[tuple[Tensor, Tensor]]]  # inputs and output gradients whose weight gradient is to be made
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
+def whole_product(layer: nn.Linear, input: Tensor) -> Tensor:
+    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    if bias is not None and input.is_cuda:  # one kernel fewer than a product with the bias in it, for small ones
+        return F.linear(input, weight).add_(bias)
+    return F.linear(input, weight, bias)
+
+
+def take_over(modules: Iterable[nn.Module], take: Take, product: Product = whole_product) -> list[Layer]:
     """From now on `take` makes the weight gradients of the plain linear and convolution layers among these modules."""
     chosen: list[Layer] = []
     for module in modules:
         plain = type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _plainly_padded(module))
         if plain and module.weight.requires_grad and "forward" not in vars(module):
-            module.forward = partial(_forward, module, take)  # type: ignore[arg-type]
+            module.forward = partial(_forward, module, take, product)  # type: ignore[arg-type]
             chosen.append(module)  # type: ignore[arg-type]
     return chosen
 
@@ -58,45 +67,41 @@ def give_back(layers: Iterable[Layer]) -> None:
         vars(layer).pop("forward", None)
 
 
-def _forward(layer: Layer, take: Take, input: Tensor) -> Tensor:
+def _forward(layer: Layer, take: Take, product: Product, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
         return type(layer).forward(layer, input)  # type: ignore[arg-type]
     if not input.requires_grad:
         input = input.detach().requires_grad_()  # autograd passes by only where something wants a gradient
-        return _Apart.apply(input, layer, take, False)  # type: ignore[no-any-return]
-    return _Apart.apply(input, layer, take, True)  # type: ignore[no-any-return]
+        return _Apart.apply(input, layer, take, product, False)  # type: ignore[no-any-return]
+    return _Apart.apply(input, layer, take, product, True)  # type: ignore[no-any-return]
 
 
 class _Apart(torch.autograd.Function):
     """A layer whose backward pass makes the gradient of its input alone."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
+    def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, product: Product, wanted: bool) -> Tensor:
         ctx.save_for_backward(input)
         ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros: weight decay knows the difference
         ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
-        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
         if isinstance(layer, nn.Linear):
-            if (
-                bias is not None and input.is_cuda
-            ):  # one kernel fewer than a product with the bias in it, for small ones
-                return F.linear(input, weight).add_(bias)
-            return F.linear(input, weight, bias)
-        return layer._conv_forward(input, weight, bias)
+            return product(layer, input)
+        bias = None if layer.bias is None else layer.bias.detach()
+        return layer._conv_forward(input, layer.weight.detach(), bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
         if gradient is None:
-            return None, None, None, None
+            return None, None, None, None, None
         (input,) = ctx.saved_tensors
         layer = ctx.layer
         ctx.take(layer, input, gradient)
         if not ctx.wanted:
-            return None, None, None, None
+            return None, None, None, None, None
         if isinstance(layer, nn.Linear):
-            return multiply(gradient, layer.weight.detach()), None, None, None
-        return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
+            return multiply(gradient, layer.weight.detach()), None, None, None, None
+        return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None, None
 
 
 def add_weight_gradient(layer: Layer, input: Tensor, gradient: Tensor) -> None:
@@ -144,30 +149,65 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 class AtTheEnd:
-    """Weight gradients of all chunks together, once the backward passes are done.
+    """Weight gradients of many chunks together, once their backward passes are done.
 
-    Making some of them while a rank waits would fill the bubble too, but then the order of the sums would depend on who
-    was late, or on which rank holds a layer, which is cut by measured times: a run could not be made again to the last bit.
+    In two halves: those of the chunks that pass first may be made where a rank would otherwise wait (`meanwhile`). The
+    halves are the same on every rank and whoever was late, so when they are made, and where the model was cut, does not
+    show in the last bit of the sums.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
-        self._waiting: dict[Layer, list[tuple[Tensor, Tensor]]] = {}
-        self.layers = take_over(modules, self._take)
+        self._halves: tuple[Waiting, Waiting] = ({}, {})
+        self._first = 0  # chunks of the first half
+        self._second = False  # whether the chunk that passes belongs to the other half
+        self._begun: dict[int, int] = {}  # stage -> chunks that have entered their backward pass
+        self._left = 0  # passes that the first half still lacks
+        self.panels = Panels()
+        self.layers = take_over(modules, self._take, self.panels.linear)
+
+    def begin(self, chunks: int, stages: Iterable[int] = (0,)) -> None:
+        """A batch of so many chunks comes, through each of these stages."""
+        self.panels.begin(chunks)
+        self._first = -(-chunks // 2)
+        self._begun = dict.fromkeys(stages, 0)
+        self._left = self._first * len(self._begun)
+
+    @contextmanager
+    def passing(self, stage: int = 0) -> Iterator[None]:
+        """The backward pass of the next chunk through a stage."""
+        self._begun[stage] += 1
+        self._second = self._begun[stage] > self._first
+        yield
+        if not self._second:
+            self._left -= 1
 
     def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
-        self._waiting.setdefault(layer, []).append((input, gradient))
+        self._halves[self._second].setdefault(layer, []).append((input, gradient))
+
+    def meanwhile(self) -> bool:
+        """Make the first half of one layer's, or prepare its weight; returns whether there was something to do yet."""
+        if self.panels.ahead():
+            return True
+        first = self._halves[0]
+        if self._left or not first:
+            return False
+        self._make(*first.popitem())
+        return True
+
+    def settle(self) -> None:
+        """Make what is left."""
+        for half in self._halves:
+            while half:
+                self._make(*half.popitem())
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Make those of the chunks that have passed since the last time."""
-        for layer, parts in self._waiting.items():
-            together = len({(input.shape[1:], gradient.shape[1:]) for input, gradient in parts}) == 1
-            if together and parts[0][0].dim() > 1:
-                parts = [(_joined([input for input, _ in parts]), _joined([gradient for _, gradient in parts]))]
-            for input, gradient in parts:
-                add_weight_gradient(layer, input, gradient)
-                add_bias_gradient(layer, gradient)
-        self._waiting.clear()
+    def _make(self, layer: Layer, parts: list[tuple[Tensor, Tensor]]) -> None:
+        together = len({(input.shape[1:], gradient.shape[1:]) for input, gradient in parts}) == 1
+        if together and parts[0][0].dim() > 1:
+            parts = [(_joined([input for input, _ in parts]), _joined([gradient for _, gradient in parts]))]
+        for input, gradient in parts:
+            add_weight_gradient(layer, input, gradient)
+            add_bias_gradient(layer, gradient)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ Cost of a message: its tensors' bytes and a header of 512; the header is not cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -53,9 +53,15 @@ class Links:
     Messages between two ranks are told apart by `tag`; those of one tag arrive in the order they were sent.
     """
 
-    def __init__(self, device: torch.device | None = None, book: Booking | None = None):
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        book: Booking | None = None,
+        meanwhile: Callable[[], bool] | None = None,  # something to do rather than wait; says whether there was any
+    ):
         self.device = device or torch.device("cpu")
         self.book: Booking = book or Unbooked()
+        self._meanwhile = meanwhile
         self._under_way: list[tuple[dist.Work | None, Tensor]] = []
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
@@ -84,9 +90,15 @@ class Links:
 
     def receive(self, source: int, tag: int = 0) -> tuple[list[Tensor], list[bool]]:
         """Wait for the next message: its tensors, and which of them want a gradient."""
-        self.book.enter("wait")
         header = torch.empty(HEADER, dtype=torch.int64)
-        dist.recv(header, src=source, tag=tag)
+        coming = dist.irecv(header, src=source, tag=tag)
+        assert coming is not None
+        if self._meanwhile is not None:
+            self.book.enter("backward")
+            while not coming.is_completed() and self._meanwhile():
+                pass
+        self.book.enter("wait")
+        coming.wait()
         self.book.enter("communication")
         length, *numbers = header.tolist()
         if length > HEADER - 1:

@@ -6,8 +6,9 @@
 
     each step    stage 0 sends the activations of a chunk on and begins the next one at once;
                  which pass comes next is the schedule's to say (schedules.py: gpipe, 1f1b, interleaved);
-                 a backward pass sends the gradients of its inputs on and leaves those of the weights for the end,
-                 where all chunks' are made together (weights=late; weights=along makes them chunk by chunk);
+                 a backward pass sends the gradients of its inputs on and leaves those of the weights for later: of the
+                 first half of the chunks where the rank would wait, of the second at the end (weights=late;
+                 weights=along makes them chunk by chunk);
                  gradients of all chunks add up to those of the batch; then every rank updates its own layers
 
 Cost per step: bytes as in model_parallel, sum_k (A_k + G_k) over the cuts, in as many messages each as there are chunks.
@@ -44,7 +45,7 @@ class Pipeline(Strategy):
     schedule: str = "1f1b"
     stages_per_rank: int | None = None
     balance: Balance = "time"
-    weights: str = "late"  # weight gradients of all chunks at the end, or with each chunk: "along"
+    weights: str = "late"  # weight gradients of half the chunks at a time, or with each chunk: "along"
     transport: str = "auto"
 
     name = "pipeline"

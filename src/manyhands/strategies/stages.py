@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -54,7 +55,7 @@ class StagesWorker:
             stage.to(rank.device)
         modules = [module for stage in self.stages.values() for module in stage.modules()]
         self._late = AtTheEnd(modules) if late_weights else None
-        self.links = Links(rank.device, rank.clock)
+        self.links = Links(rank.device, rank.clock, self._late.meanwhile if self._late else None)
         self._shared = self._shared_groups()
         self.named = self._named_parameters()
         # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
@@ -69,11 +70,15 @@ class StagesWorker:
         targets = _split(batch.target, sizes) if self.last in self.stages else []
         under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
         total: Tensor | None = None
+        if self._late is not None:
+            self._late.begin(len(sizes), self.stages)
         for action in actions:
             chunk, number = action
             if isinstance(action, Forward):
                 arrived, owed = self._arriving(number, chunk, inputs)
                 self.rank.clock.enter("forward")
+                if self._late is not None:
+                    self._late.panels.enter(chunk)
                 with autocast(self.job, self.rank.device):
                     output = self.stages[number](*arrived)
                     if number == self.last:
@@ -89,8 +94,9 @@ class StagesWorker:
             else:
                 self.rank.clock.enter("backward")
                 owed, end = under_way.pop(Forward(chunk, number))
-                if end.requires_grad or number == self.last:  # frozen layers have nothing to wait for
-                    end.backward()
+                with self._late.passing(number) if self._late else nullcontext():
+                    if end.requires_grad or number == self.last:  # frozen layers have nothing to wait for
+                        end.backward()
                 if owed is not None:
                     owed.settle()
         if self._late is not None:
