@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from .data.generators import seeded
 from .data.order import Order
 from .data.stream import StreamSource
 from .errors import BadInput
+from .model.layout import channels_last_pays, lay_channels_last
 from .task import Task
 from .world.parcel import by_value_copy
 
@@ -56,6 +58,7 @@ class Job:
     order: Order
     settings: Settings
     unused: tuple[str, ...] = ()  # trainable parameters the loss does not reach, as far as a probe could tell
+    channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     notes: list[str] = field(default_factory=list)
 
@@ -174,8 +177,9 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def probe(job: Job) -> None:
-    """One pass over two samples: refuse targets and losses that cannot work, find parameters the loss misses.
+def probe(job: Job, devices: Sequence[torch.device]) -> None:
+    """One pass over two samples: refuse targets and losses that cannot work, find parameters the loss misses, and
+    choose how images lie in memory.
 
     It works on a copy by value, so that nothing it does reaches the caller or the ranks. What fails here for
     any other reason is left to the ranks, which name the step and phase.
@@ -208,7 +212,17 @@ def probe(job: Job) -> None:
             loss.backward()
         except Exception:
             return
-    job.unused = tuple(name for name, parameter in trained_parameters(model) if parameter.grad is None)
+        job.unused = tuple(name for name, parameter in trained_parameters(model) if parameter.grad is None)
+        if not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
+            _choose_layout(job, input, target)
+
+
+def _choose_layout(job: Job, input: Any, target: Any) -> None:
+    """Lay the model's images out with channels last, where its layers are faster so on CPU."""
+    model, loss_of = by_value_copy((job.model, job.task.loss))
+    if channels_last_pays(model, lambda model: loss_of(model(input), target)):
+        job.model = lay_channels_last(job.model)
+        job.channels_last = True
 
 
 def _check_loss(loss: Any) -> None:

@@ -40,7 +40,8 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             "use ddp or parameter_server"
         )
     check_stream(strategy, job, fitting.plan.survive)
-    probe(job)
+    probe(job, fitting.devices)
+    run.channels_last = job.channels_last
     strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()

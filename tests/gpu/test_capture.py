@@ -154,7 +154,7 @@ class DrawsOnTheHost(Small):
     ],
 )
 def test_what_cannot_be_captured_trains_and_says_why(changes: dict[str, Any], reason: str) -> None:
-    run = fit(task_of(**changes), max_steps=60)
+    run = fit(task_of(augment=None, **changes), max_steps=60)
     assert run.status == "done"
     assert run.capture is not None
     assert reason in run.capture["reason"]

@@ -142,8 +142,10 @@ def _convolution(
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None:
+    if parameter.grad is None and gradient.stride() == parameter.stride():
         parameter.grad = gradient
+    elif parameter.grad is None:  # optimizers count on the parameter's own layout
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
     else:
         parameter.grad.add_(gradient)
 

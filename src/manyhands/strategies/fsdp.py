@@ -105,6 +105,8 @@ class FSDPWorker(OrdinaryWorker):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        for parameter in model.parameters():
+            parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
         mesh = init_device_mesh(rank.device.type, (rank.processes,))
         drop = job.settings.accumulate == 1  # accumulating, parameters stay whole until the update
         for name in job.prepared:

@@ -26,12 +26,18 @@ def fuse(optimizer: Optimizer) -> None:
         gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
         chosen = group.get("fused") is not None or group.get("foreach") is not None or group.get("differentiable")
         plain = all(type(grad) is Tensor and not grad.is_sparse and grad.is_floating_point() for grad in gradients)
+        plain = plain and all(p.grad is None or _in_step(p, p.grad) for p in group["params"])
         if not chosen and plain and not isinstance(group["lr"], Tensor):
             group["fused"] = True
             for parameter in group["params"]:  # resumed: the counters of a fused update live beside its parameters
                 state = optimizer.state.get(parameter, {})
                 if isinstance(state.get("step"), Tensor):
                     state["step"] = state["step"].to(parameter.device)
+
+
+def _in_step(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of a shape lie in memory in the same order: the kernels go through it number by number."""
+    return all(size == 1 or a == b for size, a, b in zip(one.shape, one.stride(), other.stride(), strict=True))
 
 
 def direct_sgd(

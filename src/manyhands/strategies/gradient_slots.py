@@ -176,7 +176,7 @@ def slot_tensors(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
     """What must be shared for one slot; `open_slot` finds it again."""
     shared = {f"{prefix}/counts": torch.full((len(parameters),), NONE, dtype=torch.int64)}
     for name, parameter in parameters.items():
-        shared[f"{prefix}/values/{name}"] = torch.zeros(parameter.shape, dtype=parameter.dtype)
+        shared[f"{prefix}/values/{name}"] = torch.zeros_like(parameter, device="cpu")
         shared[f"{prefix}/rows/{name}"] = torch.zeros(rows_of(parameter), dtype=torch.int64)
     return shared
 

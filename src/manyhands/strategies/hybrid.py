@@ -137,4 +137,4 @@ class HybridWorker(StagesWorker):
             seen = iter(used.tolist())
             for (name, parameter), gradient in zip(held.items(), summed, strict=True):
                 found = next(seen) > 0 if name in doubtful else True
-                parameter.grad = gradient.view_as(parameter) if found else None
+                parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if found else None

@@ -73,7 +73,7 @@ def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[
         for server, own in enumerate(slices):
             shared[f"counts/{rank}/{server}"] = torch.zeros(len(own), dtype=torch.int64)
         for name, parameter in parameters.items():
-            shared[f"values/{rank}/{name}"] = torch.zeros(parameter.shape, dtype=parameter.dtype)
+            shared[f"values/{rank}/{name}"] = torch.zeros_like(parameter, device="cpu")
             shared[f"rows/{rank}/{name}"] = torch.zeros(rows_of(parameter), dtype=torch.int64)
     return shared
 

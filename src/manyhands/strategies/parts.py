@@ -153,11 +153,16 @@ def load_named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Paramet
 
 
 def _at_home(value: Any, parameter: nn.Parameter) -> Any:
-    """State tensors go to their parameter's device; step counters stay on the CPU where torch keeps them."""
+    """State tensors go to their parameter's device, step counters stay on the CPU where torch keeps them.
+
+    Fused optimizers go through memory number by number, so what is of a parameter's shape takes its strides too.
+    """
     if not isinstance(value, Tensor):
         return value
     if value.dim() == 0:
         return value.clone()
+    if value.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
     return value.to(device=parameter.device, copy=True)
 
 

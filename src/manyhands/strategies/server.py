@@ -54,7 +54,10 @@ class Server:
         """In shared memory the weights are updated where all ranks see them."""
         whole = dict(trained_parameters(job.model))
         if shared is None:
-            return [(item.name, item.of(whole[item.name].detach()).cpu().clone()) for item in self.slices]
+            return [  # laid out as the gradients come over the network
+                (item.name, item.of(whole[item.name].detach()).cpu().clone(memory_format=torch.contiguous_format))
+                for item in self.slices
+            ]
         return [(item.name, item.of(shared[f"weights/{item.name}"])) for item in self.slices]
 
     def step(self, batch: Batch | None) -> None:

@@ -19,7 +19,7 @@ from ..model.late_weights import AtTheEnd
 from ..world.rank import Rank
 from .base import Loss, Strategy
 from .links import Links, Owed, accept, send
-from .parts import Updater, autocast
+from .parts import Updater, autocast, full_weights
 from .schedules import Action, Forward
 
 EXAMPLE = 32  # samples the costs of layers are measured with
@@ -181,7 +181,7 @@ class StagesWorker:
         mine = {}
         if self._speaks:
             for number, stage in self.stages.items():
-                mine[number] = {key: value.detach().to("cpu", copy=True) for key, value in stage.state_dict().items()}
+                mine[number] = full_weights(stage)
         everyone = self.rank.gather(mine)
         if everyone is None:
             return None

@@ -38,10 +38,11 @@ def map_file(fd: int, *, shared: bool) -> mmap.mmap:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies in a shared file."""
+    """Where one tensor lies in a shared file, and in which order its numbers do."""
 
     offset: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
 
 
@@ -50,7 +51,8 @@ def layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Slot], int]:
     slots: dict[str, Slot] = {}
     offset = 0
     for name, tensor in tensors.items():
-        slots[name] = Slot(offset, tuple(tensor.shape), tensor.dtype)
+        strides = torch.empty_like(tensor, device="meta").stride()  # the tensor's own, where it has no gaps
+        slots[name] = Slot(offset, tuple(tensor.shape), strides, tensor.dtype)
         offset += -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
     return slots, offset
 
@@ -77,7 +79,8 @@ def _view(memory: mmap.mmap, slot: Slot) -> Tensor:
         count *= extent
     if count == 0:
         return torch.empty(slot.shape, dtype=slot.dtype)
-    return torch.frombuffer(memory, dtype=slot.dtype, count=count, offset=slot.offset).view(slot.shape)
+    numbers = torch.frombuffer(memory, dtype=slot.dtype, count=count, offset=slot.offset)
+    return numbers.as_strided(slot.shape, slot.strides)
 
 
 def open_of_process(pid: int, fd: int, flags: int = 0) -> int:
