@@ -1,6 +1,6 @@
 """Claim: MobileNetV2 on 32x32 images, captured bf16 steps: 20,000 images/s at batch 128 and 32,000 at 1024 (one H200).
 
-With crop, flip and cutout on our side; the plain loops beside it get no augmentation at all. Images are random numbers
+With crop, flip and cutout on our side; the plain loops and peers beside it get no augmentation at all. Images are random numbers
 of CIFAR-10's shape: speed does not depend on what they show.
 
     python benchmarks/gpu_mobilenet.py [--rounds 3] [--batches 128 1024] [--compile]
@@ -9,6 +9,7 @@ of CIFAR-10's shape: speed does not depend on what they show.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -73,22 +74,21 @@ def main() -> None:
         steps = max(40, options.steps * 128 // batch) if batch > 128 else options.steps
         feed = OnTheGpu(batch, steps)
 
-        def plain(bf16: bool, batch: int = batch, feed: OnTheGpu = feed) -> float:
-            model, make = (
-                mobilenetv2(),
-                lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
-            )
-            return batch * gpu_peers.plain_loop(model, make, F.cross_entropy, feed, bf16)
+        def theirs(loop: Callable[..., float], *options: bool, batch: int = batch, feed: OnTheGpu = feed) -> float:
+            make = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True)
+            return batch * loop(mobilenetv2(), make, F.cross_entropy, feed, *options)
 
         sides: dict[str, Callable[[], float]] = {
-            "plain loop, fp32": lambda plain=plain: plain(False),
-            "plain loop, bf16 channels_last": lambda plain=plain: plain(True),
+            "plain loop, fp32": lambda theirs=theirs: theirs(gpu_peers.plain_loop, False),
+            "plain loop, bf16 channels_last": lambda theirs=theirs: theirs(gpu_peers.plain_loop, True),
             "manyhands fp32, capture=off, no augmentation": lambda b=batch, n=steps: ours(b, n, False, capture="off"),
             "manyhands fp32": lambda b=batch, n=steps: ours(b, n),
             "manyhands bf16": lambda b=batch, n=steps: ours(b, n, precision="bf16"),
         }
         if options.compile:
             sides["manyhands bf16, compile"] = lambda b=batch, n=steps: ours(b, n, precision="bf16", compile=True)
+        for name, loop in gpu_peers.installed().items():
+            sides[f"{name}, fp32"] = lambda theirs=theirs, loop=loop: theirs(loop)
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(options.rounds):
             for name, side in sides.items():

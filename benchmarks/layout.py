@@ -1,9 +1,9 @@
 """Channels last on CPU: what single layers gain or lose, and whole models; and whether `fit` would choose it.
 
-One process, one thread, forward and backward, both layouts in turn; medians of the rounds. The costs in
-src/manyhands/model/layout.py are the first table's, by element and by product.
+One process, forward and backward, both layouts in turn; medians of the rounds. The costs in
+src/manyhands/model/layout.py are rounded from measurements such as the first table's, by element and by product.
 
-    python benchmarks/layout.py [--rounds 7] [--samples 32]
+    python benchmarks/layout.py [--rounds 7] [--samples 32] [--threads 1]
 """
 
 from __future__ import annotations
@@ -145,8 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     keep_freed_memory()
     torch.manual_seed(0)
     for title, cases, side in (("layers", LAYERS, of_layer), ("models, whole steps", MODELS, of_model)):
@@ -156,7 +157,7 @@ def main() -> None:
             first, last, ratio = compare(side(make, images, False), side(make, images, True), options.rounds)
             row = {title: name, "channels first, ms": first, "last, ms": last, "last against first": ratio}
             rows.append({**row, "fit takes": "last" if chosen(make, images) else "first"} if cases is MODELS else row)
-        show(f"{title}: {options.samples} samples, one thread, {options.rounds} rounds", rows)
+        show(f"{title}: {options.samples} samples, {options.threads} thread(s), {options.rounds} rounds", rows)
 
 
 if __name__ == "__main__":

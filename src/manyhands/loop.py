@@ -110,8 +110,8 @@ class Training:
         shard = self.strategy.feed(rank)
         self.tally.repeats = shard is not None and shard.repeats
         batches = None if shard is None else self._batches(shard)
-        worker = self._captured(worker, batches)
         rank.board.row(rank.index)[FIRST] = self.clock.steps + 1
+        worker = self._captured(worker, batches)  # makes a few steps of its own, and may compile the model
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
             rank.tell("started", started)

@@ -94,9 +94,11 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
     assert judged(board(*rows)) is None
 
 
-def test_a_slow_first_step_that_computes_is_not_stuck() -> None:
+@pytest.mark.parametrize("step", [1, 0, -1])
+def test_a_slow_first_step_that_computes_is_not_stuck(step: int) -> None:
+    """Steps made before the first one, to record it, were once judged as any other: a compiler was taken for a stall."""
     doctor = Doctor(0.4)
-    made = board(("forward", 1, 0.0))
+    made = board(("forward", step, 0.0))
     made.row(0)[FIRST] = 1
     until = time.monotonic() + 1.5
     while time.monotonic() < until:  # this process is busy, as a compiler would be

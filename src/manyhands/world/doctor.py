@@ -1,7 +1,7 @@
 """The hang doctor: who has stopped, where, and who waits for whom.
 
 It reads heartbeats. A rank that works (loads, computes, updates) for longer than the limit has stalled; one that
-waits or communicates is waiting for somebody. Start-up, evaluation, checkpoints and the first step of a rank may take
+waits or communicates is waiting for somebody. Start-up, evaluation, checkpoints and a rank's steps up to its first may take
 as long as they use a processor: compilers and large test sets are slow, not stuck. A process that was stopped by a
 signal uses none and is named at once when the limit has passed, whatever it was doing.
 """
@@ -85,7 +85,7 @@ class Doctor:
             return False
         if beat.phase in _SLOW:
             return idle > self.limit * PATIENCE
-        if beat.step == board.row(beat.rank)[FIRST] and beat.seconds_ago < self.limit * PATIENCE:
+        if beat.step <= board.row(beat.rank)[FIRST] and beat.seconds_ago < self.limit * PATIENCE:
             return idle > self.limit / 2  # it has been watched for three quarters of the limit
         return True
 

@@ -20,7 +20,7 @@ from .record_lock import BOARD_BYTE, RecordLock
 STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
 SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written in this launch
-FIRST = SAMPLES + 1  # the first step of a rank in this launch
+FIRST = SAMPLES + 1  # the first step of a rank in this launch: up to it compilers are at work
 OWN, LAST = SAMPLES + 2, SAMPLES + 3  # the last step of the epoch that a rank makes itself, and the epoch's last
 ROW = SAMPLES + 8
 NEAR = 8  # steps: this close to its end a rank asks under the lock whether a step is still its own
