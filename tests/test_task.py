@@ -61,6 +61,7 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
         ),
         ({"loss": lambda output, target: 1.0}, r"task\.loss must return a tensor"),
         ({"model": lambda: nn.ReLU()}, r"no parameters to train"),
+        ({"model": lambda: nn.LazyLinear(3)}, r'"weight" has no shape yet \(a lazy layer\); run the model once'),
         ({"model": lambda: 3}, r"task\.model made a int, not a torch\.nn\.Module"),
         (
             {"optimizer": lambda named: torch.optim.SGD([], lr=0.1)},

@@ -118,7 +118,7 @@ class Fitting:
             raise refuse(self.strategy, reason)
         start = self.first_start(resume)
         check_stream(self.strategy, self.job, self.plan.survive)
-        probe(self.job, self.devices)
+        probe(self.job, self.devices, self.strategy.any_layout)
         self.run.channels_last = self.job.channels_last
         self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)

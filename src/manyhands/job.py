@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import UninitializedParameter
 from torch.utils.data import Dataset
 
 from .data import nest
@@ -156,6 +157,11 @@ def _check_optimizer(job: Job) -> None:
         raise BadInput(
             "the model has no parameters to train (none, or all frozen); the optimizer would have nothing to do"
         )
+    lazy = next((name for name, parameter in trainable if isinstance(parameter, UninitializedParameter)), None)
+    if lazy is not None:
+        raise BadInput(
+            f'the model\'s "{lazy}" has no shape yet (a lazy layer); run the model once over a sample before it is trained'
+        )
     probe = [
         (name, nn.Parameter(parameter.detach()[:0] if parameter.dim() else parameter.detach().clone()))
         for name, parameter in trainable
@@ -177,7 +183,7 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def probe(job: Job, devices: Sequence[torch.device]) -> None:
+def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True) -> None:
     """One pass over two samples: refuse targets and losses that cannot work, find parameters the loss misses, and
     choose how images lie in memory.
 
@@ -213,7 +219,7 @@ def probe(job: Job, devices: Sequence[torch.device]) -> None:
         except Exception:
             return
         job.unused = tuple(name for name, parameter in trained_parameters(model) if parameter.grad is None)
-        if not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
+        if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
             _choose_layout(job, input, target)
 
 

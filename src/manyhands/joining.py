@@ -40,7 +40,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             "use ddp or parameter_server"
         )
     check_stream(strategy, job, fitting.plan.survive)
-    probe(job, fitting.devices)
+    probe(job, fitting.devices, strategy.any_layout)
     run.channels_last = job.channels_last
     strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))

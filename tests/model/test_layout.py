@@ -95,3 +95,8 @@ def test_on_other_devices_and_compiled_the_model_stays_as_it_is() -> None:
         job = build(make_task("skips", model=convolutional), settings)
         probe(job, [torch.device(device)])
         assert not job.channels_last
+
+
+def test_fsdp_cuts_weights_row_by_row() -> None:
+    """The record said that images lay with their channels last when fsdp had put them back."""
+    assert quick_fit(make_task("skips", model=convolutional), "fsdp", ranks=2, max_steps=2).channels_last is False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.strategies import make_strategy
@@ -201,6 +204,45 @@ def test_weight_gradients_late_or_along_train_the_same_model() -> None:
     assert distance(late, along) < 1e-6
     with pytest.raises(mh.BadInput, match='pipeline:weights must be "late" or "along"'):
         make_strategy("pipeline:weights=never", 2)
+
+
+def test_where_a_model_with_channels_last_is_cut_does_not_show_in_the_last_bit() -> None:
+    """What crossed the cut came with its channels first, and layers behind it summed in another order."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2),
+            nn.Conv2d(32, 16, 3, padding=1), nn.Flatten(), nn.Linear(16 * 9, 3),
+        )  # fmt: skip
+
+    task = make_task("skips", model=model)
+    runs = [quick_fit(task, f"pipeline:balance={k}+{7 - k}", ranks=2, max_steps=4) for k in (1, 2, 3, 4, 5)]
+    assert runs[0].channels_last
+    assert len({run.weights_sha256 for run in runs}) == 1
+
+
+class Autoencoder(nn.Module):
+    """Uses a layer's weight a second time, outside of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(20, 64), nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.c(nn.functional.linear(h, self.b.weight.t()))
+
+
+def sometimes_late(output: Tensor, target: Tensor) -> Tensor:
+    time.sleep(os.urandom(1)[0] % 2 / 100)  # random and torch are seeded
+    return nn.functional.cross_entropy(output, target)
+
+
+def test_who_was_late_does_not_show_in_the_last_bit() -> None:
+    """A weight that autograd adds to as well got its two gradients in the order in which messages came."""
+    task = make_task("mlp", model=Autoencoder, loss=sometimes_late, batch_size=64)
+    runs = [quick_fit(task, "pipeline:chunks=8,balance=6+1", ranks=2, max_steps=12) for _ in range(3)]
+    assert len({run.weights_sha256 for run in runs}) == 1
 
 
 def test_where_the_model_is_cut_does_not_show_in_the_last_bit() -> None:

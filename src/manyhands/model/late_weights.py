@@ -104,27 +104,37 @@ class _Apart(torch.autograd.Function):
         return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None, None
 
 
-def add_weight_gradient(layer: Layer, input: Tensor, gradient: Tensor) -> None:
-    """Make the gradient of a layer's weight and add it to what is there."""
+def weight_gradient(layer: Layer, input: Tensor, gradient: Tensor, total: Tensor | None = None) -> Tensor:
+    """The gradient of a layer's weight, added to a total where there is one, which is written over."""
     if isinstance(layer, nn.Linear):
         rows, goals = input.reshape(-1, input.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-        if layer.weight.grad is None:
-            layer.weight.grad = goals.t().matmul(rows)
-        else:
-            layer.weight.grad.addmm_(goals.t(), rows)
-    else:
-        _add(layer.weight, _convolution(layer, input, gradient, (False, True, False))[1])
+        return goals.t().matmul(rows) if total is None else total.addmm_(goals.t(), rows)
+    made = _convolution(layer, input, gradient, (False, True, False))[1]
+    return made if total is None else total.add_(made)
 
 
-def add_bias_gradient(layer: Layer, gradient: Tensor) -> None:
-    """Make the gradient of a layer's bias and add it to what is there."""
+def bias_gradient(layer: Layer, gradient: Tensor, total: Tensor | None = None) -> Tensor | None:
+    """The same of its bias, if it has one that is trained."""
     if layer.bias is None or not layer.bias.requires_grad:
-        return
+        return None
     if isinstance(layer, nn.Linear):
-        _add(layer.bias, gradient.reshape(-1, gradient.shape[-1]).sum(0))
+        made = gradient.reshape(-1, gradient.shape[-1]).sum(0)
     else:
         channels = gradient.dim() - len(layer.kernel_size) - 1  # a convolution takes a single sample too
-        _add(layer.bias, gradient.sum([dim for dim in range(gradient.dim()) if dim != channels]))
+        made = gradient.sum([dim for dim in range(gradient.dim()) if dim != channels])
+    return made if total is None else total.add_(made)
+
+
+def _hand_in(parameter: Tensor | None, gradient: Tensor | None) -> None:
+    """Add a gradient to what its parameter has."""
+    if parameter is None or gradient is None:
+        return
+    if parameter.grad is not None:
+        parameter.grad.add_(gradient)
+    elif gradient.stride() == parameter.stride():
+        parameter.grad = gradient
+    else:  # optimizers count on the parameter's own layout
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
 def _convolution(
@@ -141,25 +151,17 @@ def _convolution(
     )  # fmt: skip
 
 
-def _add(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None and gradient.stride() == parameter.stride():
-        parameter.grad = gradient
-    elif parameter.grad is None:  # optimizers count on the parameter's own layout
-        parameter.grad = torch.empty_like(parameter).copy_(gradient)
-    else:
-        parameter.grad.add_(gradient)
-
-
 class AtTheEnd:
     """Weight gradients of many chunks together, once their backward passes are done.
 
     In two halves: those of the chunks that pass first may be made where a rank would otherwise wait (`meanwhile`). The
-    halves are the same on every rank and whoever was late, so when they are made, and where the model was cut, does not
-    show in the last bit of the sums.
+    halves are the same on every rank and whoever was late, and parameters get them at the end (other layers may use them
+    too), so when they are made, and where the model was cut, does not show in the last bit of the sums.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
         self._halves: tuple[Waiting, Waiting] = ({}, {})
+        self._made: dict[Layer, tuple[Tensor | None, Tensor | None]] = {}  # gradients of weight and bias so far
         self._first = 0  # chunks of the first half
         self._second = False  # whether the chunk that passes belongs to the other half
         self._begun: dict[int, int] = {}  # stage -> chunks that have entered their backward pass
@@ -196,20 +198,26 @@ class AtTheEnd:
         self._make(*first.popitem())
         return True
 
+    @torch.no_grad()
     def settle(self) -> None:
-        """Make what is left."""
+        """Make what is left, and give the parameters their gradients."""
         for half in self._halves:
             while half:
                 self._make(*half.popitem())
+        for layer in self.layers:
+            weight, bias = self._made.pop(layer, (None, None))
+            _hand_in(layer.weight, weight)
+            _hand_in(layer.bias, bias)
 
     @torch.no_grad()
     def _make(self, layer: Layer, parts: list[tuple[Tensor, Tensor]]) -> None:
         together = len({(input.shape[1:], gradient.shape[1:]) for input, gradient in parts}) == 1
         if together and parts[0][0].dim() > 1:
             parts = [(_joined([input for input, _ in parts]), _joined([gradient for _, gradient in parts]))]
+        weight, bias = self._made.get(layer, (None, None))
         for input, gradient in parts:
-            add_weight_gradient(layer, input, gradient)
-            add_bias_gradient(layer, gradient)
+            weight, bias = weight_gradient(layer, input, gradient, weight), bias_gradient(layer, gradient, bias)
+        self._made[layer] = weight, bias
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -231,10 +239,13 @@ class Beside:
     @torch.no_grad()
     def _take(self, layer: Layer, input: Tensor, gradient: Tensor) -> None:
         with self._stream():
-            add_weight_gradient(layer, input, gradient)
+            total = layer.weight.grad
+            made = weight_gradient(layer, input, gradient, total)
+            if total is None:
+                _hand_in(layer.weight, made)
         if layer.bias is not None:
             with self._stream():
-                add_bias_gradient(layer, gradient)
+                _hand_in(layer.bias, bias_gradient(layer, gradient))
         self._used += [input, gradient]
 
     @contextmanager

@@ -68,6 +68,7 @@ class Strategy(ABC):
     exact: ClassVar[bool] = True  # promises the weights of `single`
     shards_batch: ClassVar[bool] = True  # a rank computes on a part of the batch (matters to BatchNorm)
     joins_batchnorm: ClassVar[bool] = False  # takes sync_batchnorm
+    any_layout: ClassVar[bool] = True  # weights may lie in memory in another order than row by row
     mixes_devices: ClassVar[bool] = True  # some ranks may be on the CPU and others on GPUs
     hosts: ClassVar[bool] = True  # may run over several hosts
     compiles: ClassVar[bool] = False  # its model can be compiled whole (`compile=True`)

@@ -52,6 +52,7 @@ class FSDP(Strategy):
     unit_mb: float = 1.0  # blocks of at least this size are gathered on their own
     transport: str = "auto"
 
+    any_layout = False
     name = "fsdp"
     summary = "weights, gradients and optimizer state in shards over ranks, gathered layer by layer"
     joins_batchnorm = True

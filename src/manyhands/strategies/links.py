@@ -4,8 +4,8 @@
       token = send(tensors, to)   ------>      tensors = receive(source)        forward: activations
       token.backward()            <------      loss.backward()                  backward: their gradients
 
-A message is a header (how many tensors; type, shape and whether each wants a gradient), then the tensors
-themselves, so sizes may change from step to step. Integers and tensors without gradient pass forward only; where
+A message is a header (how many tensors; type, shape, strides and whether each wants a gradient), then the tensors
+themselves as they lie in memory, so sizes may change from step to step and layers see what they would see uncut. Integers and tensors without gradient pass forward only; where
 nothing that was sent wants a gradient, no answer comes and the token wants none. Sends never wait for the receiver:
 what is under way is kept in hand until `drain`.
 
@@ -14,6 +14,7 @@ Cost of a message: its tensors' bytes and a header of 512; the header is not cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -67,20 +68,20 @@ class Links:
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
         """Hand tensors over and go on."""
         self.book.enter("communication")
-        numbers = [len(tensors)]
-        for tensor in tensors:
+        numbers, packed = [len(tensors)], [_without_gaps(tensor.detach().to("cpu")) for tensor in tensors]
+        for tensor, payload in zip(tensors, packed, strict=True):
             if tensor.dtype not in _NUMBERS or tensor.layout != torch.strided:
                 raise BadInput(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be sent; send dense numbers")
-            numbers += [_NUMBERS[tensor.dtype], int(tensor.requires_grad), tensor.dim(), *tensor.shape]
+            kind = [_NUMBERS[tensor.dtype], int(tensor.requires_grad), tensor.dim()]
+            numbers += [*kind, *payload.shape, *payload.stride()]
         fits = HEADER - 1
         padding = [0] * (fits - len(numbers))
         self._post(torch.tensor([len(numbers), *numbers[:fits], *padding]), to, tag)
         if len(numbers) > fits:
             self._post(torch.tensor(numbers[fits:]), to, tag)
-        for tensor in tensors:
-            payload = tensor.detach().to("cpu").contiguous()
+        for payload in packed:
             if payload.numel():
-                self._post(payload, to, tag)
+                self._post(payload.as_strided((payload.numel(),), (1,)), to, tag)
                 self.book.count(payload.numel() * payload.element_size())
 
     def _post(self, tensor: Tensor, to: int, tag: int) -> None:
@@ -108,11 +109,12 @@ class Links:
         tensors, wanted, at = [], [], 1
         for _ in range(numbers[0]):
             dtype, wants_gradient, dims = numbers[at : at + 3]
-            tensor = torch.empty(numbers[at + 3 : at + 3 + dims], dtype=DTYPES[dtype])
-            at += 3 + dims
-            if tensor.numel():
-                dist.recv(tensor, src=source, tag=tag)
-            tensors.append(tensor.to(self.device))
+            shape, strides = numbers[at + 3 : at + 3 + dims], numbers[at + 3 + dims : at + 3 + 2 * dims]
+            at += 3 + 2 * dims
+            payload = torch.empty(math.prod(shape), dtype=DTYPES[dtype])
+            if payload.numel():
+                dist.recv(payload, src=source, tag=tag)
+            tensors.append(payload.as_strided(shape, strides).to(self.device))
             wanted.append(bool(wants_gradient))
         return tensors, wanted
 
@@ -122,6 +124,14 @@ class Links:
             if work is not None:
                 work.wait()
         self._under_way.clear()
+
+
+def _without_gaps(tensor: Tensor) -> Tensor:
+    """The tensor itself if its numbers lie close together, in whatever order, else a copy that does."""
+    if tensor.layout != torch.strided or tensor.is_contiguous():
+        return tensor
+    close = torch.empty_like(tensor, device="meta").stride()  # keeps the order of what has no gaps
+    return tensor if tensor.stride() == close else tensor.contiguous()
 
 
 class _Send(torch.autograd.Function):
