@@ -94,8 +94,17 @@ def test_the_stages_together_are_the_model(name: str, stages: int) -> None:
         expected, gradients = run_whole(whole, input)
         found, summed = run_stages(pieces, parts, input)
         assert_same(expected, found)
+        for shared in pieces.shared:  # uses in several stages: the sum is in another order than autograd's
+            torch.testing.assert_close(summed.pop(shared), gradients.pop(shared))
         assert_same(dict(sorted(gradients.items())), dict(sorted(summed.items())))
     assert_same(dict(whole.state_dict()), pieces.merge([part.state_dict() for part in parts]))  # statistics too
+
+
+def test_of_equal_cuts_the_last_stage_gets_the_least() -> None:
+    """It makes the loss as well; a cut before an activation left it that too, and the pipeline waited for it."""
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(6, 6), nn.ReLU())])
+    assert cut(model, 2, torch.randn(5, 6), "parameters").bounds == (0, 4, 8)
+    assert cut(model, 4, torch.randn(5, 6), "parameters").bounds == (0, 2, 4, 6, 8)
 
 
 @pytest.mark.parametrize("name", ["resnet", "transformer", "torch_encoder", "dict_input"])

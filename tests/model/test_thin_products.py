@@ -1,4 +1,4 @@
-"""Products in slices and of packed weights are the products, and are taken only where they pay."""
+"""Products in slices and by oneDNN are the products, and are taken only where they pay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyhands.model.thin_products import Panels, multiply, slices_pay
+from manyhands.model.thin_products import direct_pays, linear, multiply, slices_pay
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_slices_add_up_to_the_product(rows: tuple[int, ...], inner: int) -> None
     ("rows", "inner", "width", "dtype"),
     [
         (31, 512, 1024, torch.float32),
-        (193, 512, 1024, torch.float32),
+        (160, 512, 1024, torch.float32),
         (64, 511, 1024, torch.float32),
         (64, 512, 1000, torch.float32),
         (64, 512, 1024, torch.float64),
@@ -63,55 +63,53 @@ def test_without_mkl_of_a_view_and_with_several_threads_they_stay_whole(monkeypa
     assert torch.equal(multiply(left, matrix), left @ matrix)
 
 
-def through(panels: Panels, layer: nn.Linear, *chunks: torch.Tensor) -> list[torch.Tensor]:
-    panels.begin(len(chunks))
-    outputs = []
-    for number, chunk in enumerate(chunks):
-        panels.enter(number)
-        with torch.no_grad():
-            outputs.append(panels.linear(layer, chunk))
-    return outputs
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="direct is by oneDNN")
 
 
 @needs_mkl
+@needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_products_are_the_products(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [8, 63, 192])
+def test_direct_products_are_the_products(rows: int, bias: bool) -> None:
     torch.manual_seed(0)
-    layer, panels, packed = nn.Linear(600, 512, bias=bias), Panels(), []
-    pack = panels._pack
-    monkeypatch.setattr(panels, "_pack", lambda layer, rows: (packed.append(rows), pack(layer, rows)))
-    chunks = [torch.randn(rows, 600) for rows in (40, 40, 40, 40, 39)]
-    for _ in range(2):
-        for chunk, output in zip(chunks, through(panels, layer, *chunks), strict=True):
-            exact = layer.double()(chunk.double())
-            layer.float()
-            assert (output - exact).abs().max() < 1e-5 * exact.abs().max()
-        with torch.no_grad():
-            layer.weight.add_(1)  # an update: what was packed before is of no use
-    assert packed == [40, 39, 40, 39]  # the first chunk goes whole, a short one has panels of its own
-
-
-@needs_mkl
-def test_panels_are_made_ahead_only_where_they_will_be_wanted() -> None:
-    layer, panels = nn.Linear(512, 512), Panels()
-    chunks = [torch.randn(32, 512) for _ in range(4)]
-    panels.begin(4)
-    assert not panels.ahead()  # nothing has passed yet
-    first = through(panels, layer, *chunks)
-    panels.begin(4)
-    assert [panels.ahead(), panels.ahead()] == [True, False]
-    panels.enter(1)
+    layer, input = nn.Linear(1200, 1024, bias=bias), torch.randn(rows, 1200)
+    assert direct_pays(input, layer.weight)
     with torch.no_grad():
-        assert torch.equal(panels.linear(layer, chunks[1]), first[1])
-    panels.begin(3)
-    assert not panels.ahead()  # too few chunks to pay for it
+        found = linear(input, layer.weight, layer.bias)
+        assert torch.equal(found, linear(input, layer.weight, layer.bias))
+        exact = layer.double()(input.double())
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
-@pytest.mark.parametrize(("rows", "width", "chunks"), [(16, 512, 4), (64, 256, 4), (64, 512, 3)])
-def test_other_chunks_meet_the_weight_as_it_is(rows: int, width: int, chunks: int) -> None:
-    layer, panels = nn.Linear(512, width), Panels()
-    inputs = [torch.randn(rows, 512) for _ in range(chunks)]
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype"),
+    [(7, 1024, torch.float32), (193, 1024, torch.float32), (64, 1023, torch.float32), (64, 1024, torch.float64)],
+)
+def test_other_layers_are_torchs(rows: int, width: int, dtype: torch.dtype) -> None:
+    layer, input = nn.Linear(1024, width, dtype=dtype), torch.randn(rows, 1024, dtype=dtype)
+    assert not direct_pays(input, layer.weight)
     with torch.no_grad():
-        for input, output in zip(inputs, through(panels, layer, *inputs), strict=True):
-            assert torch.equal(output, layer(input))
-    assert not panels._packed
+        assert torch.equal(linear(input, layer.weight, layer.bias), layer(input))
+
+
+def test_without_either_library_of_a_view_and_with_several_threads_layers_are_torchs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, weight = torch.randn(64, 1024), torch.randn(1024, 1024)
+    assert not direct_pays(rows, weight.t())
+    torch.set_num_threads(2)
+    assert not direct_pays(rows, weight)
+    torch.set_num_threads(1)
+    for library in (torch.backends.mkl, torch.backends.mkldnn):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "is_available", lambda: False)
+            assert not direct_pays(rows, weight)
+            assert torch.equal(linear(rows, weight, None), rows @ weight.t())
+
+
+def test_rows_of_rows_are_torchs() -> None:
+    """A direct product takes a plain list of rows alone."""
+    layer, input = nn.Linear(1024, 1024), torch.randn(4, 16, 1024)
+    with torch.no_grad():
+        assert torch.equal(linear(input, layer.weight, layer.bias), layer(input))

@@ -27,29 +27,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .thin_products import Panels, multiply
+from .thin_products import linear, multiply
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output
-Product = Callable[[nn.Linear, Tensor], Tensor]  # a linear layer's output
 Waiting = dict[Layer, list[tuple[Tensor, Tensor]]]  # inputs and output gradients whose weight gradient is to be made
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def whole_product(layer: nn.Linear, input: Tensor) -> Tensor:
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-    if bias is not None and input.is_cuda:  # one kernel fewer than a product with the bias in it, for small ones
-        return F.linear(input, weight).add_(bias)
-    return F.linear(input, weight, bias)
-
-
-def take_over(modules: Iterable[nn.Module], take: Take, product: Product = whole_product) -> list[Layer]:
+def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
     """From now on `take` makes the weight gradients of the plain linear and convolution layers among these modules."""
     chosen: list[Layer] = []
     for module in modules:
         plain = type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _plainly_padded(module))
         if plain and module.weight.requires_grad and "forward" not in vars(module):
-            module.forward = partial(_forward, module, take, product)  # type: ignore[arg-type]
+            module.forward = partial(_forward, module, take)  # type: ignore[arg-type]
             chosen.append(module)  # type: ignore[arg-type]
     return chosen
 
@@ -67,41 +59,43 @@ def give_back(layers: Iterable[Layer]) -> None:
         vars(layer).pop("forward", None)
 
 
-def _forward(layer: Layer, take: Take, product: Product, input: Tensor) -> Tensor:
+def _forward(layer: Layer, take: Take, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
         return type(layer).forward(layer, input)  # type: ignore[arg-type]
     if not input.requires_grad:
         input = input.detach().requires_grad_()  # autograd passes by only where something wants a gradient
-        return _Apart.apply(input, layer, take, product, False)  # type: ignore[no-any-return]
-    return _Apart.apply(input, layer, take, product, True)  # type: ignore[no-any-return]
+        return _Apart.apply(input, layer, take, False)  # type: ignore[no-any-return]
+    return _Apart.apply(input, layer, take, True)  # type: ignore[no-any-return]
 
 
 class _Apart(torch.autograd.Function):
     """A layer whose backward pass makes the gradient of its input alone."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, product: Product, wanted: bool) -> Tensor:
+    def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
         ctx.save_for_backward(input)
         ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros: weight decay knows the difference
         ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
-        if isinstance(layer, nn.Linear):
-            return product(layer, input)
-        bias = None if layer.bias is None else layer.bias.detach()
-        return layer._conv_forward(input, layer.weight.detach(), bias)
+        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        if not isinstance(layer, nn.Linear):
+            return layer._conv_forward(input, weight, bias)
+        if bias is not None and input.is_cuda:  # one kernel fewer than a product with the bias in it, for small ones
+            return F.linear(input, weight).add_(bias)
+        return linear(input, weight, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if gradient is None:
-            return None, None, None, None, None
+            return None, None, None, None
         (input,) = ctx.saved_tensors
         layer = ctx.layer
         ctx.take(layer, input, gradient)
         if not ctx.wanted:
-            return None, None, None, None, None
+            return None, None, None, None
         if isinstance(layer, nn.Linear):
-            return multiply(gradient, layer.weight.detach()), None, None, None, None
-        return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None, None
+            return multiply(gradient, layer.weight.detach()), None, None, None
+        return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
 
 
 def weight_gradient(layer: Layer, input: Tensor, gradient: Tensor, total: Tensor | None = None) -> Tensor:
@@ -166,12 +160,10 @@ class AtTheEnd:
         self._second = False  # whether the chunk that passes belongs to the other half
         self._begun: dict[int, int] = {}  # stage -> chunks that have entered their backward pass
         self._left = 0  # passes that the first half still lacks
-        self.panels = Panels()
-        self.layers = take_over(modules, self._take, self.panels.linear)
+        self.layers = take_over(modules, self._take)
 
     def begin(self, chunks: int, stages: Iterable[int] = (0,)) -> None:
         """A batch of so many chunks comes, through each of these stages."""
-        self.panels.begin(chunks)
         self._first = -(-chunks // 2)
         self._begun = dict.fromkeys(stages, 0)
         self._left = self._first * len(self._begun)
@@ -189,9 +181,7 @@ class AtTheEnd:
         self._halves[self._second].setdefault(layer, []).append((input, gradient))
 
     def meanwhile(self) -> bool:
-        """Make the first half of one layer's, or prepare its weight; returns whether there was something to do yet."""
-        if self.panels.ahead():
-            return True
+        """Make the first half of one layer's; returns whether there was something to do yet."""
         first = self._halves[0]
         if self._left or not first:
             return False

@@ -118,7 +118,10 @@ def _used(step: Step, model: nn.Module) -> set[str]:
 
 
 def _cheapest(costs: Sequence[float], seams: Sequence[Seam], stages: int, slack: float) -> list[int]:
-    """The positions where the largest stage is smallest; within `slack` of that, where the fewest bytes cross."""
+    """The positions where the largest stage is smallest; within `slack` of that, where the fewest bytes cross.
+
+    Of several such the latest: the last stage makes the loss as well, and waits for no gradients.
+    """
     edges = [0, *(seam.position for seam in seams), len(costs)]
     upto = np.concatenate([[0.0], np.cumsum([sum(costs[begin:end]) for begin, end in pairwise(edges)])])
     count = len(upto)  # upto[i]: the cost of the pieces before seam i; pieces lie between seams
@@ -136,7 +139,7 @@ def _cheapest(costs: Sequence[float], seams: Sequence[Seam], stages: int, slack:
     for stage in range(1, stages + 1):
         for end in range(stage, count):
             total = np.where(upto[end] - upto[:end] <= limit, fewest[stage - 1, :end] + crossing[:end], np.inf)
-            choice[stage, end] = total.argmin()
+            choice[stage, end] = end - 1 - total[::-1].argmin()
             fewest[stage, end] = total.min()
     chosen, end = [], count - 1
     for stage in range(stages, 1, -1):

@@ -123,7 +123,7 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
     filled = {number: pytree.tree_map(fresh, values[number]) for number in step.reads()}
     with torch.enable_grad():
         start = _now(model)
-        result = call(step, model, lambda value: filled[value.number])
+        result = call(step, model, filled)
         forward = _now(model) - start
     outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     sources = [*leaves, *(parameter for parameter in _parameters(step, model) if parameter.requires_grad)]

@@ -48,6 +48,12 @@ class Step:
         """The numbers of the values it uses."""
         return {item.number for item in held((self.args, self.kwargs)) if isinstance(item, Value)}
 
+    @cached_property
+    def input(self) -> int | None:
+        """The number of the one value that a module is called with, as most are; None where there is more to it."""
+        simple = self.kind == "module" and self.grad and len(self.args) == 1 and not self.kwargs
+        return self.args[0].number if simple and isinstance(self.args[0], Value) else None
+
     def attributes(self) -> set[str]:
         """The tensors of the model it uses by itself; a module it calls has more."""
         return {item.name for item in held((self.args, self.kwargs)) if isinstance(item, Attribute)}
@@ -152,12 +158,14 @@ def replace(nest: Any, fill: Callable[[Any], Any]) -> Any:
     return fill(nest)
 
 
-def call(step: Step, root: nn.Module, read: Callable[[Value], Any]) -> Any:
+def call(step: Step, root: nn.Module, values: Mapping[int, Any]) -> Any:
     """The result of a step, where `root` has the model's modules and tensors under their names."""
+    if step.input is not None:
+        return attrgetter(step.target)(root)(values[step.input])
 
     def fill(item: Any) -> Any:
         if isinstance(item, Value):
-            return read(item)
+            return values[item.number]
         return attrgetter(item.name)(root) if isinstance(item, Attribute) else item
 
     args, kwargs = replace(step.args, fill), replace(step.kwargs, fill)

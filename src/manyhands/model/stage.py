@@ -47,7 +47,7 @@ class Stage(nn.Module):
         source = iter(tensors)
         values: dict[int, Any] = {wire.number: wire.unpack(source) for wire in self._arriving}
         for index, (step, done) in enumerate(zip(steps, self._done, strict=True)):
-            values[self._first + index] = call(step, self, lambda value: values[value.number])
+            values[self._first + index] = call(step, self, values)
             for number in done:
                 del values[number]
         return tuple(tensor for wire in self._leaving for tensor in wire.pack(values[wire.number]))

@@ -77,8 +77,6 @@ class StagesWorker:
             if isinstance(action, Forward):
                 arrived, owed = self._arriving(number, chunk, inputs)
                 self.rank.clock.enter("forward")
-                if self._late is not None:
-                    self._late.panels.enter(chunk)
                 with autocast(self.job, self.rank.device):
                     output = self.stages[number](*arrived)
                     if number == self.last:
