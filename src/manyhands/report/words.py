@@ -73,7 +73,7 @@ def _verdict(runs: Sequence[Run]) -> str:
     if not baselines(best, runs):
         return _among_equals(strategies, called, doubt="without a single row nothing says whether ranks pay at all")
     tied = [run for run in strategies if run is best or relation(run, best) == "same"]
-    return _against_oneprocess(best, [called[id(run)] for run in tied], baselines(best, runs))
+    return _against_oneprocess(tied, called, baselines(best, runs))
 
 
 def _alone(run: Run, called: dict[int, str]) -> str:
@@ -109,35 +109,44 @@ def _among_equals(ranking: Sequence[Run], called: dict[int, str], doubt: str | N
     return f"{text}; {doubt}." if doubt else f"{text}."
 
 
-def _against_oneprocess(best: Run, tied: Sequence[str], singles: Sequence[Run]) -> str:
-    """The fastest strategy against one process with a rank's threads, and with all cores."""
+def _against_oneprocess(tied: Sequence[Run], called: dict[int, str], singles: Sequence[Run]) -> str:
+    """The fastest strategy, and those that cannot be told from it, against one process with a rank's threads and with all.
+
+    Rows with a wide spread are the same as many; only those that stand as the fastest does are spoken of with it.
+    """
+    best = tied[0]
     base = next((single for single in singles if single.threads == best.threads), singles[0])
     wide: Run | None = singles[-1]
     if wide is base or kind(best) != "cpu":
         wide = None
-    who, verb = _join(tied), "is" if len(tied) == 1 else "are"
-    about = "" if len(tied) == 1 else "about "
     against_base, against_wide = relation(best, base), relation(best, wide) if wide else None
+    tied = [
+        run
+        for run in tied
+        if relation(run, base) == against_base and (wide is None or relation(run, wide) == against_wide)
+    ]
+    tied_names = [called[id(run)] for run in tied]
+    who, verb = _join(tied_names), "is" if len(tied) == 1 else "are"
 
     if against_base == "faster":
-        text = f"{who} {verb} {about}{_faster(best, base)} than {process(base)}"
+        text = f"{who} {verb} {_faster(tied, base)} than {process(base)}"
         if wide is None:
             return f"{text}."
         if against_wide == "faster":
-            return f"{text} and {_faster(best, wide)} than {process(wide)}."
+            return f"{text} and {_faster(tied, wide)} than {process(wide)}."
         if against_wide == "same":
             gain = _further_cores(base, wide)
-            return f"{text}, but {process(wide)} is as fast: the gain is {gain}, not {_join(tied, 'or')}."
+            return f"{text}, but {process(wide)} is as fast: the gain is {gain}, not {_join(tied_names, 'or')}."
         return (
-            f"{text}, but {process(wide)} is {_faster(wide, best)} still: "
+            f"{text}, but {process(wide)} is {_faster(wide, tied)} still: "
             "here threads use the cores better than ranks do."
         )
     if wide is not None and against_wide == "slower" and relation(wide, base) == "faster":
         standing = "only as fast as" if against_base == "same" else "slower even than"
-        return f"{process(wide)} is {about}{_faster(wide, best)} than {who}, which {verb} {standing} {process(base)}."
+        return f"{process(wide)} is {_faster(wide, tied)} than {who}, which {verb} {standing} {process(base)}."
     if against_base == "same":
         return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
-    return f"{process(base)} is {about}{_faster(base, best)} than {who}: here ranks cost more than they gain."
+    return f"{process(base)} is {_faster(base, tied)} than {who}: here ranks cost more than they gain."
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------
@@ -243,9 +252,18 @@ def _further_cores(base: Run, wide: Run) -> str:
     return f"the other {_amount(more, 'core')}" if base.threads and more > 1 else "the further threads"
 
 
-def _faster(run: Run, other: Run) -> str:
-    ratio = speedup(run, other) or 1.0
-    return f"{_times(ratio)} faster" if ratio >= 1.095 else f"{100 * (ratio - 1):.0f} % faster"
+def _faster(one: Run | Sequence[Run], other: Run | Sequence[Run]) -> str:
+    """How much faster; about how much, or from how much to how much, where there are several on a side."""
+    ones, others = ([side] if isinstance(side, Run) else side for side in (one, other))
+    ratios = [speedup(run, than) or 1.0 for run in ones for than in others]
+    least, most = min(ratios), max(ratios)
+    if most < 1.095:
+        low, high, unit = f"{100 * (least - 1):.0f}", f"{100 * (most - 1):.0f}", " %"
+    else:
+        low, high, unit = f"{least:.2f}x" if least < 1.095 else _times(least), _times(most), ""
+    if low != high:
+        return f"{low} to {high}{unit} faster"
+    return f"{'about ' if len(ratios) > 1 else ''}{high}{unit} faster"
 
 
 def _times(ratio: float) -> str:
