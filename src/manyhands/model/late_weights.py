@@ -75,8 +75,8 @@ class _Apart(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, layer: Layer, take: Take, wanted: bool) -> Tensor:
         ctx.save_for_backward(input)
         ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros: weight decay knows the difference
-        ctx.layer, ctx.take, ctx.wanted = layer, take, wanted
-        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        ctx.job = layer, take, wanted
+        weight, bias = layer.weight, layer.bias  # autograd does not look in here
         if not isinstance(layer, nn.Linear):
             return layer._conv_forward(input, weight, bias)
         if bias is not None and input.is_cuda:  # one kernel fewer than a product with the bias in it, for small ones
@@ -88,13 +88,12 @@ class _Apart(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if gradient is None:
             return None, None, None, None
-        (input,) = ctx.saved_tensors
-        layer = ctx.layer
-        ctx.take(layer, input, gradient)
-        if not ctx.wanted:
+        (input,), (layer, take, wanted) = ctx.saved_tensors, ctx.job
+        take(layer, input, gradient)
+        if not wanted:
             return None, None, None, None
         if isinstance(layer, nn.Linear):
-            return multiply(gradient, layer.weight.detach()), None, None, None
+            return multiply(gradient, layer.weight), None, None, None
         return _convolution(layer, input, gradient, (True, False, False))[0], None, None, None
 
 
