@@ -189,11 +189,14 @@ class AtTheEnd:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Make what is left, and give the parameters their gradients."""
-        for half in self._halves:
-            while half:
-                self._make(*half.popitem())
+        """Make what is left, and give the parameters their gradients.
+
+        Layer by layer: the second half adds to what the first has just left in the cache.
+        """
         for layer in self.layers:
+            for half in self._halves:
+                if layer in half:
+                    self._make(layer, half.pop(layer))
             weight, bias = self._made.pop(layer, (None, None))
             _hand_in(layer.weight, weight)
             _hand_in(layer.bias, bias)
