@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from manyhands.model import thin_products
 from manyhands.model.thin_products import direct_pays, linear, multiply, slices_pay
 
 
@@ -106,6 +107,13 @@ def test_without_either_library_of_a_view_and_with_several_threads_layers_are_to
             patch.setattr(library, "is_available", lambda: False)
             assert not direct_pays(rows, weight)
             assert torch.equal(linear(rows, weight, None), rows @ weight.t())
+
+
+def test_in_a_torch_without_the_direct_product_layers_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is not a public one."""
+    monkeypatch.setattr(thin_products, "_direct", None)
+    rows, weight = torch.randn(64, 1024), torch.randn(1024, 1024)
+    assert torch.equal(linear(rows, weight, None), rows @ weight.t())
 
 
 def test_rows_of_rows_are_torchs() -> None:

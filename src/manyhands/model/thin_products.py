@@ -27,18 +27,21 @@ SLICED_LEAST = 512  # rows of the matrix
 DIRECT_ROWS = range(8, 193)
 DIRECT_LEAST = 1 << 20  # numbers in the weight: smaller ones stay in the cache while they are copied
 _NOTHING = torch.zeros(1)  # what a sum of products begins with
+_direct = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # not a public name: other versions may lack it
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear`, without gradients and directly where that is faster."""
     if not (rows.dim() == 2 and direct_pays(rows, weight)):
         return F.linear(rows, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+    assert _direct is not None
+    return _direct(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def direct_pays(rows: Tensor, weight: Tensor) -> bool:
     large = weight.is_contiguous() and weight.numel() >= DIRECT_LEAST
-    return large and rows.shape[0] in DIRECT_ROWS and _plain(rows, weight) and torch.backends.mkldnn.is_available()
+    there = _direct is not None and torch.backends.mkldnn.is_available()
+    return there and large and rows.shape[0] in DIRECT_ROWS and _plain(rows, weight)
 
 
 def multiply(rows: Tensor, matrix: Tensor) -> Tensor:
