@@ -176,3 +176,13 @@ def test_who_would_wait_for_a_message_does_something_else_meanwhile(transport: s
         return left[0]
 
     assert on_two_ranks(body, transport) == [0, -1]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_rank_that_ends_at_once_leaves_the_others_time_to_connect(transport: str) -> None:
+    """Rank 0 sent, ended and took the store along that rank 1 was still connecting through."""
+
+    def late(rank: int) -> int:
+        return rank
+
+    assert [together(late, 2, transport=transport, time_limit=30) for _ in range(4)] == [[0, 1]] * 4

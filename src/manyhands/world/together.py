@@ -26,6 +26,8 @@ def together(
 def _take_part(place: Place, function: Callable[[int], Any], transport: str) -> Any:
     rank, store = from_place(place, torch.device("cpu"))
     connect(rank, transport, store, 600)
+    if dist.is_initialized():
+        dist.barrier()  # one that ends at once would take the store along while others still connect through it
     try:
         return function(rank.index)
     finally:
