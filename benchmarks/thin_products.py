@@ -33,18 +33,6 @@ def milliseconds(weights: list[Tensor], product: Callable[[Tensor], Tensor]) -> 
     return 1000 * (time.perf_counter() - began) / len(weights)
 
 
-def direct(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def sliced(rows: Tensor, weight: Tensor) -> Tensor:
-    """The slices of thin_products.multiply, whether they pay or not."""
-    step = thin_products.SLICE
-    slices = len(weight) // step
-    parts = rows.unflatten(1, (slices, step)).transpose(0, 1)
-    return torch.addbmm(weight[0], parts, weight.view(slices, step, -1), beta=0)
-
-
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--rounds", type=int, default=15)
@@ -59,11 +47,10 @@ def main() -> None:
             rows, gradient = torch.randn(count, inputs), torch.randn(count, outputs)
             sides: dict[str, Callable[[Tensor], Tensor]] = {
                 "forward": lambda weight, x=rows, b=bias: F.linear(x, weight, b),
-                "direct": lambda weight, x=rows, b=bias: direct(x, weight, b),
+                "direct": lambda weight, x=rows, b=bias: thin_products._direct(x, weight, b, "none", [], ""),
                 "back": lambda weight, g=gradient: g @ weight,
+                "sliced": lambda weight, g=gradient: thin_products._in_slices(g, weight),
             }
-            if outputs % thin_products.SLICE == 0:
-                sides["sliced"] = lambda weight, g=gradient: sliced(g, weight)
             spent: dict[str, list[float]] = {side: [] for side in sides}
             for _ in range(rounds + 1):  # the first warms up
                 for side, product in sides.items():
@@ -81,7 +68,7 @@ def main() -> None:
                     "forward ms": found["forward"],
                     "direct": found["direct"] / found["forward"],
                     "back ms": found["back"],
-                    "sliced": found["sliced"] / found["back"] if "sliced" in found else "",
+                    "sliced": found["sliced"] / found["back"],
                     "chosen": " ".join(chosen),
                 }
             )

@@ -54,7 +54,7 @@ def multiply(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _in_slices(rows: Tensor, matrix: Tensor) -> Tensor:
-    """One call for all slices: in Python each would cost a tenth of its product."""
+    """One call for all slices: from Python each would pay for a call of its own."""
     (count, inner), width = rows.shape, matrix.shape[1]
     slices, rest = divmod(inner, SLICE)
     if rest:
