@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from ..alone import alone
+
 
 def seed_generators(value: int) -> None:
     """Set all three; any 64 bits will do."""
@@ -20,8 +22,8 @@ def seed_generators(value: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Run under a seed and leave the caller's random state as it was."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with alone(), torch.random.fork_rng(devices=[]):
+        python_state, numpy_state = random.getstate(), np.random.get_state()
         seed_generators(seed)
         try:
             yield

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
+from ..alone import alone
 from ..errors import BadInput
 from .program import Program, Step, call
 from .trace import CannotTrace, trace
@@ -54,8 +55,8 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
     One thread, because several on a busy machine wait for each other and measure that.
     """
     devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"})
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=devices):
+    with alone(), torch.random.fork_rng(devices=devices):
+        threads = torch.get_num_threads()
         try:
             torch.set_num_threads(1)
             torch.manual_seed(0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from ..alone import alone
 from ..errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def _from_file(path: Path, variable: str) -> Task:
     if not path.is_file():
         problem = "it is a folder" if path.is_dir() else "there is no such file"
         raise BadInput(f'cannot load a task from "{path}": {problem}')
-    module = _import(path.resolve())
+    with alone():
+        module = _import(path.resolve())
     if not hasattr(module, variable):
         tasks = [name for name, value in vars(module).items() if isinstance(value, Task)]
         there = f"; it defines {', '.join(tasks)}: use {path}:{tasks[0]}" if tasks else ""
