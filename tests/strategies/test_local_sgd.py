@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +85,45 @@ def test_state_is_averaged_by_name_and_goes_on_anywhere() -> None:
     assert furthest(kept, weights) == 0
     for name, values in state["optimizer"]["state"].items():
         assert torch.allclose(values["momentum_buffer"], same["optimizer"]["state"][name]["momentum_buffer"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "stop"),
+    [
+        (partial(torch.optim.SGD, lr=0.05), "period=8", 16),  # on an average
+        (with_memory, "period=8", 16),  # on an average, where the momenta of the ranks still differ
+        (with_memory, "period=4", 7),
+        (partial(torch.optim.AdamW, lr=0.01), "period=3,outer_momentum=0.5,outer_rate=0.7", 11),
+    ],
+)
+def test_resumed_it_ends_with_the_weights_of_the_unbroken_run(
+    optimizer: Any, options: str, stop: int, tmp_path: Path
+) -> None:
+    """It went on from the averages of weights and momenta, so it ended with other weights than the unbroken run."""
+    task = make_task(optimizer=optimizer, schedule=halving, model=with_statistics)
+    strategy = f"local_sgd:{options}"
+    whole = quick_fit(task, strategy, ranks=3, max_steps=20, clip=1.0)
+    quick_fit(task, strategy, ranks=3, max_steps=stop, clip=1.0, run_dir=tmp_path, checkpoint_every=5)
+    resumed = quick_fit(task, strategy, ranks=3, max_steps=20, clip=1.0, run_dir=tmp_path, resume=True)
+    assert resumed.resumed_from is not None
+    assert resumed.resumed_from["step"] == stop
+    assert resumed.weights_sha256 == whole.weights_sha256
+    assert resumed.losses == whole.losses
+
+
+def with_statistics() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8, momentum=None), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_resumed_with_other_ranks_it_goes_on_from_the_average_and_says_so(tmp_path: Path) -> None:
+    task = make_task(optimizer=with_memory)
+    quick_fit(task, "local_sgd", ranks=3, max_steps=5, run_dir=tmp_path, checkpoint_every=5)
+    for strategy, ranks in (("local_sgd", 2), ("single", 1)):
+        resumed = quick_fit(task, strategy, ranks=ranks, max_steps=10, run_dir=tmp_path, resume=True)
+        assert resumed.resumed_from == {"step": 5, "epoch": 1, "strategy": "local_sgd", "ranks": 3}
+        assert len(resumed.losses) == 10
+        said = "the checkpoint has the copies of 3 ranks, so all 2 went on from their average"
+        assert (said in resumed.notes) == (ranks == 2)
 
 
 def test_state_of_ranks_that_never_had_a_sample() -> None:

@@ -9,12 +9,12 @@ where that is the model itself is there nothing to cut.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import MethodType
 from typing import Any
 from unittest import mock
 
@@ -308,7 +308,8 @@ class _Tracer(fx.Tracer):
     @contextmanager
     def _recording(self) -> Iterator[None]:
         """Patch, while tracing, what fx would call at once or look into."""
-        apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+        # Not yet bound to a class: written in Python in some versions of torch, in C in others.
+        apply = inspect.getattr_static(torch.autograd.Function, "apply").__get__
 
         def recorded(original: Callable[..., Any]) -> Callable[..., Any]:
             def record(*args: Any, **kwargs: Any) -> Any:
@@ -320,8 +321,8 @@ class _Tracer(fx.Tracer):
 
         def apply_recorded(kind: Any, *args: Any, **kwargs: Any) -> Any:
             if self._aside():
-                return apply(kind, *args, **kwargs)
-            return self.create_proxy("call_function", MethodType(apply, kind), args, kwargs)
+                return apply(None, kind)(*args, **kwargs)
+            return self.create_proxy("call_function", apply(None, kind), args, kwargs)
 
         with ExitStack() as stack:
             for place, name in self.recorded:

@@ -12,7 +12,8 @@
 
 Cost per step, with n ranks and P bytes of trained parameters and floating buffers: bytes handed over n * P / period,
 in every period-th update. Held on each rank: weights, gradients, optimizer state and activations of its shard; with an
-outer momentum two copies of the parameters more. Not exact: between averages ranks go their own ways; with period=1
+outer momentum two copies of the parameters more. A checkpoint holds every rank's optimizer state and, between averages,
+its weights. Not exact: between averages ranks go their own ways; with period=1
 and plain SGD the average is the step of `single`. Papers: Stich, "Local SGD Converges Fast and Communicates Little",
 ICLR 2019; Wang et al., "SlowMo", ICLR 2020.
 """
@@ -83,6 +84,7 @@ class LocalWorker:
         self.velocity = [torch.zeros_like(tensor) for tensor in self.anchor]
         self._seen = self._seen_by_all = 0  # samples since the last average
         self._in_update = 0  # samples of this rank that go into the next update
+        self._notes: list[str] = []
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
@@ -168,29 +170,57 @@ class LocalWorker:
         return found
 
     def state(self) -> dict[str, Any] | None:
-        """Optimizer state averaged over the ranks that have it, as the weights are."""
-        state = nest.each(self.updater.state(), lambda tensor: tensor.detach().to("cpu", copy=True))
-        everyone = self.rank.gather((self._seen if self._seen_by_all else 1, state["optimizer"]["state"]))
+        """Two things: optimizer state averaged as the weights are, with which any strategy goes on from here, and every
+        rank's own copy, with which as many ranks go on as if nothing had happened."""
+        state = nest.each(self.updater.state(), _stored)
+        everyone = self.rank.gather((self._seen, self._seen_by_all, state["optimizer"]["state"], self._own()))
         if everyone is None:
             return None
-        state["optimizer"]["state"] = {name: _mean(name, everyone) for name in _names(everyone)}
+        weighted = [(seen if self._seen_by_all else 1, optimizer) for seen, _, optimizer, _ in everyone]
+        state["optimizer"]["state"] = {name: _mean(name, weighted) for name in _names(weighted)}
+        state["copies"] = [
+            {"seen": seen, "seen_by_all": by_all, "optimizer": optimizer, "weights": own}
+            for seen, by_all, optimizer, own in everyone
+        ]
         if self.outer:
-            names = [name for name, _ in self.updater.named]
-            state["outer"] = {
-                name: value.to("cpu", copy=True) for name, value in zip(names, self.velocity, strict=True)
-            }
+            state["outer"] = self._by_name(self.velocity)
+            state["anchor"] = self._by_name(self.anchor)
         return state
 
+    def _own(self) -> dict[str, Tensor]:
+        """What this rank's model alone holds: all of it between averages, after one what is not averaged (counters)."""
+        weights = full_weights(self.model)
+        if self._seen_by_all:
+            return weights
+        return {name: value for name, value in weights.items() if not value.is_floating_point()}
+
+    def _by_name(self, values: list[Tensor]) -> dict[str, Tensor]:
+        return {name: _stored(value) for (name, _), value in zip(self.updater.named, values, strict=True)}
+
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Every rank goes on from the average; a period begins."""
+        """Go on from the rank's own copy; from the average, with which a period begins, where there is none."""
         self.model.load_state_dict(dict(weights))
         self.updater.load(state)
         if self.outer:
             self.anchor = self._trained()
-            for (name, _), velocity in zip(self.updater.named, self.velocity, strict=True):
-                if name in state.get("outer", {}):
-                    velocity.copy_(state["outer"][name])
+            for number, (name, _) in enumerate(self.updater.named):
+                for kept, values in (("outer", self.velocity), ("anchor", self.anchor)):
+                    if name in state.get(kept, {}):
+                        values[number].copy_(state[kept][name])
         self._seen = self._seen_by_all = self._in_update = 0
+        copies = state.get("copies", [])
+        if len(copies) == self.rank.ranks:
+            self._load_own(weights, state, copies[self.rank.index])
+        elif copies:
+            self._notes = [
+                f"the checkpoint has the copies of {len(copies)} ranks, so all {self.rank.ranks} went on from their average"
+            ]
+
+    def _load_own(self, weights: Mapping[str, Tensor], state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        self.model.load_state_dict({**weights, **own["weights"]})
+        self.updater.optimizer.state.clear()  # a rank without samples so far has none
+        self.updater.load({**state, "optimizer": {**state["optimizer"], "state": own["optimizer"]}})
+        self._seen, self._seen_by_all = own["seen"], own["seen_by_all"]
 
     @property
     def updates(self) -> int:
@@ -201,10 +231,14 @@ class LocalWorker:
         return self.updater.learning_rate
 
     def figures(self) -> dict[str, Any]:
-        return {}
+        return {"notes": self._notes} if self.rank.leads else {}
 
     def close(self) -> None:
         return
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 Weighted = tuple[int, dict[str, dict[str, Any]]]  # samples behind it, state by parameter and key

@@ -167,7 +167,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         work = self._start("barrier", self._collectives.barrier(), [], opts, 0)
-        work.timeout = max(0.0, opts.timeout.total_seconds()) if opts is not None else 0.0
+        work.limit = max(0.0, opts.timeout.total_seconds()) if opts is not None else 0.0
         return work
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:

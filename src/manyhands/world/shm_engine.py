@@ -68,6 +68,12 @@ class Peers(Protocol):
 class Work(dist.Work):
     """The handle torch gives to the caller of an operation."""
 
+    # Declared, so that they come before whatever torch's class has under these names, now or in its next version.
+    __slots__ = (
+        "engine", "lane", "lack", "steps", "outputs", "background", "awaited", "source", "limit", "done", "error",
+        "_promise", "_future",
+    )  # fmt: skip
+
     def __init__(
         self, engine: Engine, lane: Hashable, lack: str, steps: Steps, outputs: list[Tensor], background: bool
     ):
@@ -77,7 +83,7 @@ class Work(dist.Work):
         self.background = background  # must go on while the caller is elsewhere
         self.awaited = ANYONE
         self.source = -1
-        self.timeout = 0.0  # 0: the group's
+        self.limit = 0.0  # seconds; 0: the group's
         self.done = False
         self.error: BaseException | None = None
         self._promise: Future | None = None
@@ -85,7 +91,7 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self.done:
-            self.engine.wait_for(self, timeout.total_seconds() or self.timeout)
+            self.engine.wait_for(self, timeout.total_seconds() or self.limit)
         if self.error is not None:
             raise self.error
         return True
