@@ -181,14 +181,12 @@ def _positive(name: str, value: int | None) -> None:
 
 
 def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command: str | None) -> Run:
-    exact, why_not = strategy.exactness(job)
     return Run(
         task=job.task.name or type(job.model).__name__,
         strategy=strategy.name,
         options=strategy.options,
         ranks=strategy.ranks,
-        exact=exact,
-        exact_reason=why_not,
+        exact=strategy.promises_exact,  # until the job was tried
         device=devices[0].type,
         devices=[str(device) for device in devices],
         batch_size=job.task.batch_size,

@@ -15,9 +15,10 @@ import torch
 
 from .checkpoint import FOLDER, Checkpoint, fingerprint, latest, published, refuse_other_task
 from .errors import RankFailed
-from .job import Job, probe
+from .job import Job
 from .loop import Outcome, Plan, Training
 from .measure.run import Run, available_cores
+from .probe import probe
 from .strategies.base import Strategy, check_stream, refuse
 from .world.doctor import Doctor
 from .world.launch import Place, launch
@@ -107,6 +108,15 @@ class Fitting:
             self.note(f"starting anew: the checkpoints of an earlier run are now in {aside}")
         return None
 
+    def try_out(self) -> None:
+        """Try the job on a few samples, and say in the record what follows from it."""
+        job, strategy, run = self.job, self.strategy, self.run
+        probe(job, self.devices, strategy.any_layout, strategy.divides)
+        run.channels_last = job.channels_last
+        run.exact, run.exact_reason = strategy.exactness(job)
+        if run.exact and job.proof.unchecked:
+            self.note(f"exact was not checked before the start: {job.proof.unchecked}")
+
     # ------------------------------------------------------------ ranks of our own
 
     def launch(
@@ -118,8 +128,7 @@ class Fitting:
             raise refuse(self.strategy, reason)
         start = self.first_start(resume)
         check_stream(self.strategy, self.job, self.plan.survive)
-        probe(self.job, self.devices, self.strategy.any_layout)
-        self.run.channels_last = self.job.channels_last
+        self.try_out()
         self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)

@@ -6,30 +6,28 @@ so every rank starts from equal weights and the caller's own model is never touc
 
 from __future__ import annotations
 
-import copy
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.parameter import UninitializedParameter
 from torch.utils.data import Dataset
 
-from .data import nest
-from .data.batches import Source, TensorSource, make_source
+from .data.batches import Source, make_source
 from .data.generators import seeded
 from .data.order import Order
 from .data.stream import StreamSource
 from .errors import BadInput
-from .model.layout import channels_last_pays, lay_channels_last
+from .model.recipe import Recipe
+from .optimizers import Manner, check_optimizer, manner
+from .proof import Proof
 from .task import Task
 from .world.parcel import by_value_copy
 
 PRECISIONS = ("fp32", "bf16")
+REFER_TO_MODEL = ("loss", "optimizer", "schedule", "augment", "metrics", "sample")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,8 @@ class Job:
     test: Source | None
     order: Order
     settings: Settings
-    unused: tuple[str, ...] = ()  # trainable parameters the loss does not reach, as far as a probe could tell
+    proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
+    manner: Manner = field(default_factory=Manner)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     notes: list[str] = field(default_factory=list)
@@ -88,14 +87,33 @@ class Job:
         return self.train.gather(torch.arange(min(samples, len(self.train))))
 
     @property
-    def has_batchnorm(self) -> bool:
-        return any(isinstance(module, _BatchNorm) for module in self.model.modules())
+    def unused(self) -> frozenset[str]:
+        """Trained parameters that the loss does not reach with every batch, as far as a few samples could tell."""
+        return self.proof.unused
 
     @property
-    def has_dropout(self) -> bool:
-        return any(isinstance(module, _DropoutNd) and module.p > 0 for module in self.model.modules()) or any(
-            isinstance(module, nn.RNNBase) and module.dropout > 0 for module in self.model.modules()
-        )
+    def has_batchnorm(self) -> bool:
+        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+
+    def copies(self) -> tuple[nn.Module, Callable[..., Any], Callable[..., Any] | None]:
+        """The model, the loss and the augmentation to try things on: nothing done to them reaches anybody."""
+        model, loss, augment = by_value_copy((self._as_sent, self.task.loss, self.task.augment))
+        return model.make() if isinstance(model, Recipe) else model, loss, augment
+
+    @property
+    def _as_sent(self) -> nn.Module | Recipe:
+        """The model by value, or by its factory where there is one."""
+        if isinstance(self.task.model, nn.Module):
+            return self.model
+        return Recipe.of(self.model, self.task.model, self.task.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "model": self._as_sent}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if isinstance(self.model, Recipe):
+            self.model = self.model.make().train()
 
 
 def build(task: Task, settings: Settings) -> Job:
@@ -103,12 +121,13 @@ def build(task: Task, settings: Settings) -> Job:
     if not isinstance(task, Task):
         raise BadInput(f"a Task is needed to train (found {type(task).__name__}); see manyhands.Task")
     with seeded(task.seed):
-        model = _build_model(task)
+        task, model = _build_model(task)
         train = make_source(_made(task.train, "train"), task.collate, "train")
         test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
-    job = Job(task, model, train, test, order, settings)
-    _check_optimizer(job)
+    job = Job(task, model.train(), train, test, order, settings)
+    check_optimizer(task, trained_parameters(model), job.total_updates)
+    job.manner = manner(task, trained_parameters(model))
     return job
 
 
@@ -131,13 +150,22 @@ def check_length(job: Job) -> None:
         raise BadInput(f"a stream is read by one worker process a rank (loader_workers: {workers}); use 0, 1 or auto")
 
 
-def _build_model(task: Task) -> nn.Module:
+def _build_model(task: Task) -> tuple[Task, nn.Module]:
+    """The model, and the task around it. One that was given is copied together with what may refer to it."""
     if isinstance(task.model, nn.Module):
-        return copy.deepcopy(task.model)
+        try:
+            model, changes = by_value_copy((task.model, {name: getattr(task, name) for name in REFER_TO_MODEL}))
+        except Exception as problem:
+            kind, reason = type(task.model).__name__, str(problem).strip().splitlines()[0]
+            raise BadInput(
+                f"task.model ({kind}) cannot be sent to the ranks ({reason}); "
+                "give the function that makes it instead of the model: model=make_model"
+            ) from problem
+        return task.replace(model=model, **changes), model
     model = task.model()
     if not isinstance(model, nn.Module):
         raise BadInput(f"task.model made a {type(model).__name__}, not a torch.nn.Module")
-    return model
+    return task, model
 
 
 def _made(data: Any, name: str) -> Any:
@@ -151,125 +179,6 @@ def _made(data: Any, name: str) -> Any:
     return data
 
 
-def _check_optimizer(job: Job) -> None:
-    trainable = trained_parameters(job.model)
-    if not trainable:
-        raise BadInput(
-            "the model has no parameters to train (none, or all frozen); the optimizer would have nothing to do"
-        )
-    lazy = next((name for name, parameter in trainable if isinstance(parameter, UninitializedParameter)), None)
-    if lazy is not None:
-        raise BadInput(
-            f'the model\'s "{lazy}" has no shape yet (a lazy layer); run the model once over a sample before it is trained'
-        )
-    probe = [
-        (name, nn.Parameter(parameter.detach()[:0] if parameter.dim() else parameter.detach().clone()))
-        for name, parameter in trainable
-    ]
-    try:
-        optimizer = job.task.optimizer(probe)
-    except Exception as problem:
-        raise BadInput(
-            f"task.optimizer failed on the model's named parameters: {type(problem).__name__}: {problem}"
-        ) from problem
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadInput(f"task.optimizer must make a torch.optim.Optimizer (found {type(optimizer).__name__})")
-    if not any(group["params"] for group in optimizer.param_groups):
-        raise BadInput("task.optimizer made an optimizer without parameters; hand it the named parameters it is given")
-
-
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Named parameters that are trained; frozen ones are left out everywhere alike."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True) -> None:
-    """One pass over two samples: refuse targets and losses that cannot work, find parameters the loss misses, and
-    choose how images lie in memory.
-
-    It works on a copy by value, so that nothing it does reaches the caller or the ranks. What fails here for
-    any other reason is left to the ranks, which name the step and phase.
-    """
-    try:
-        with seeded(job.task.seed):
-            example = job.example()
-    except BadInput:
-        raise
-    except Exception as problem:
-        raise BadInput(f"task.train: sample 0 cannot be read: {type(problem).__name__}: {problem}") from problem
-    model, loss_of, augment, (input, target) = by_value_copy((job.model, job.task.loss, job.task.augment, example))
-    model.train()
-    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    input, target = (nest.each(value, lambda tensor: tensor.to(place)) for value in (input, target))
-    with seeded(job.task.seed):
-        try:
-            if augment is not None:
-                input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
-            output = model(input)
-        except Exception:
-            return
-        _check_class_targets(job, output, target)
-        try:
-            loss = loss_of(output, target)
-        except Exception:
-            return
-        _check_loss(loss)
-        try:
-            loss.backward()
-        except Exception:
-            return
-        job.unused = tuple(name for name, parameter in trained_parameters(model) if parameter.grad is None)
-        if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
-            _choose_layout(job, input, target)
-
-
-def _choose_layout(job: Job, input: Any, target: Any) -> None:
-    """Lay the model's images out with channels last, where its layers are faster so on CPU."""
-    model, loss_of = by_value_copy((job.model, job.task.loss))
-    if channels_last_pays(model, lambda model: loss_of(model(input), target)):
-        job.model = lay_channels_last(job.model)
-        job.channels_last = True
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, Tensor):
-        raise BadInput(f"task.loss must return a tensor with one number (found {type(loss).__name__})")
-    if loss.numel() != 1:
-        raise BadInput(
-            f"task.loss must return one number, the mean over samples (found shape {tuple(loss.shape)}); use reduction='mean'"
-        )
-
-
-def _check_class_targets(job: Job, output: Any, target: Any) -> None:
-    """The commonest mistake of all: targets that cross entropy cannot read."""
-    kind = _loss_name(job.task.loss)
-    if kind is None or not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.dim() < 2:
-        return
-    classes = output.shape[1]
-    wanted = (output.shape[0], *output.shape[2:])
-    as_probabilities = kind == "cross_entropy" and target.is_floating_point() and target.shape == output.shape
-    if as_probabilities:
-        return
-    full = (len(job.train), *target.shape[1:]) if isinstance(job.train, TensorSource) else tuple(target.shape)
-    if target.dtype != torch.int64 or tuple(target.shape) != tuple(wanted):
-        dtype = str(target.dtype).removeprefix("torch.")
-        raise BadInput(f"targets are {dtype} {full} but {kind} expects class numbers (int64, one per sample)")
-    labels = getattr(job.train, "target", target)
-    if isinstance(labels, Tensor) and labels.numel():
-        low, high = int(labels.min()), int(labels.max())
-        ignored = getattr(job.task.loss, "ignore_index", -100)
-        if high >= classes or (low < 0 and low != ignored):
-            raise BadInput(
-                f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
-            )
-
-
-def _loss_name(loss: Any) -> str | None:
-    """cross_entropy or nll_loss where the loss plainly is one of torch's, else None."""
-    inner = getattr(loss, "func", loss)  # functools.partial
-    name = getattr(inner, "__name__", None) or type(inner).__name__
-    module = getattr(inner, "__module__", "") or ""
-    if not module.startswith("torch."):
-        return None
-    plain = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower().removesuffix("_loss")
-    return {"cross_entropy": "cross_entropy", "nll": "nll_loss", "n_l_l": "nll_loss"}.get(plain)

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from .checkpoint import Checkpoint
 from .errors import BadInput, ManyhandsError, Refused
 from .fitting import Fitting
-from .job import probe
 from .loop import Outcome, Training
 from .measure.run import available_cores
 from .strategies.base import check_stream
@@ -40,8 +39,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             "use ddp or parameter_server"
         )
     check_stream(strategy, job, fitting.plan.survive)
-    probe(job, fitting.devices, strategy.any_layout)
-    run.channels_last = job.channels_last
+    fitting.try_out()
     strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()

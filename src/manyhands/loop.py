@@ -11,7 +11,6 @@ for each epoch:
 
 from __future__ import annotations
 
-import copy
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -96,10 +95,10 @@ class Training:
         self._first_epoch = self._first_number = 0
         self._epoch_seconds = 0.0  # of the epoch a resumed fit begins in the middle of
         self._due = False
-        self._random_data = not isinstance(job.train, TensorSource)
+        self._random_data = job.proof.reseeds or not isinstance(job.train, TensorSource)
         self.snapshots = Snapshots(plan.keeping, job, strategy, rank, plan.resume) if plan.keeping else None
         judges = rank.leads or (plan.survive and not rank.serves)  # any rank may come to lead
-        self._judge = copy.deepcopy(job.model) if judges and job.test is not None else None
+        self._judge = job.copies()[0] if judges and job.test is not None else None
 
     def run(self) -> Outcome | None:
         rank = self.rank

@@ -43,16 +43,19 @@ class DatasetSource:
 
     def read(self, indices: Tensor, keys: Tensor) -> Any:
         """The same with the generators seeded by each sample's key: it is the same on any rank and in any worker."""
+        return self.collate(self.samples(indices, keys))
+
+    def samples(self, indices: Tensor, keys: Tensor) -> list[Any]:
         wanted, seeds = indices.tolist(), keys.tolist()
         several = getattr(self.dataset, "__getitems__", None)
         if several is not None:  # a Dataset that reads many at once
             seed_generators(seeds[0])
-            return self.collate(several(wanted))
+            return list(several(wanted))
         samples = []
         for index, seed in zip(wanted, seeds, strict=True):
             seed_generators(seed)
             samples.append(self.dataset[index])
-        return self.collate(samples)
+        return samples
 
 
 class Requests:

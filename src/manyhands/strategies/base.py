@@ -105,6 +105,8 @@ class Strategy(ABC):
         if not self.mixes_devices and len({device.type for device in devices}) > 1:
             places = ", ".join(map(str, devices))
             raise refuse(self, f"needs ranks on one kind of device (found {places}); use --device cpu or --device cuda")
+        if self.divides and self.shards_batch and job.proof.divides:
+            raise refuse(self, f"computes parts of a batch, but {job.proof.divides}; use single or model_parallel")
         if job.settings.compile and not self.compiles:
             raise refuse(
                 self, "does not keep the model whole, so it cannot be compiled (compile=True); use single or ddp"
@@ -144,19 +146,41 @@ class Strategy(ABC):
         options = ",".join(f"{key}={option_text(value)}" for key, value in self.options.items())
         return f"{self.name}:{options}" if options else self.name
 
+    @property
+    def chunks_batch(self) -> bool:
+        """A layer runs several times per step, on a chunk of the batch each time."""
+        return False
+
+    @property
+    def divides(self) -> bool:
+        """Whether a step is computed in several parts at all."""
+        return self.ranks > 1 or self.chunks_batch
+
     def exactness(self, job: Job) -> tuple[bool, str | None]:
-        """Whether this fit promises the weights of `single`, and why not."""
+        """Whether this fit promises the weights of `single`, and why not; what a probe found out counts (proof.py)."""
         if not self.promises_exact:
             return False, f"{self} does not promise the weights of single"
-        if self.ranks > 1:
-            if self.shards_batch and job.has_batchnorm and not job.settings.sync_batchnorm:
-                advice = "sync_batchnorm makes it whole" if self.joins_batchnorm else "ddp can make it whole"
-                return False, f"BatchNorm sees a part of each batch at a time; {advice}"
-            if job.has_dropout:
-                return False, "dropout draws its own numbers on every rank"
-        if job.settings.precision != "fp32" and self.ranks > 1:
-            return False, "bf16 rounds every part of a batch by itself"
-        return True, None
+        reason = self._objection(job) if self.divides else None
+        return reason is None, reason
+
+    def _objection(self, job: Job) -> str | None:
+        found, parts = job.proof, "chunk" if self.chunks_batch else "rank"
+        if job.manner.amplifies:
+            return "the optimizer amplifies rounding: sums in another order end in other weights"
+        if found.random:
+            return f"{found.random}: every {parts} draws its own"
+        if self.shards_batch and job.has_batchnorm and not job.settings.sync_batchnorm:
+            if self.chunks_batch:
+                return "BatchNorm sees one chunk of each batch at a time; with chunks=1 it sees the whole"
+            advice = "sync_batchnorm makes it whole" if self.joins_batchnorm else "ddp can make it whole"
+            return f"BatchNorm sees a part of each batch at a time; {advice}"
+        if self.shards_batch and found.mixed:
+            return found.mixed
+        if found.state and (self.chunks_batch or (self.shards_batch and found.follows_batch)):
+            return f"{found.state}: every {parts} has its own"
+        if job.settings.precision != "fp32":
+            return "bf16 rounds every part of a batch by itself"
+        return None
 
 
 def check_stream(strategy: Strategy, job: Job, survive: bool) -> None:

@@ -74,6 +74,10 @@ class Hybrid(Strategy):
     def shards_batch(self) -> bool:  # type: ignore[override]
         return self.replicas > 1 or self.chunks > 1
 
+    @property
+    def chunks_batch(self) -> bool:
+        return self.chunks > 1
+
     def check(self, job: Job) -> None:
         for name, module in job.model.named_modules():
             if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):

@@ -42,7 +42,7 @@ from .parts import OrdinaryWorker, full_weights, place_model
 from .ranks import default_ranks
 from .server import Server
 from .shared_weights import average_buffers, check_choices
-from .slices import Slice, coupled, cut, join_states
+from .slices import Slice, cut, join_states
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ParameterServer(Strategy):
                 self,
                 "has no step in which all ranks meet, which sync_batchnorm needs; use ddp, or locked with mode=turns",
             )
-        if self.servers > 1 and coupled(job):
+        if self.servers > 1 and (job.manner.joins_rows or job.manner.joins_tensors):
             raise refuse(
                 self,
                 "splits the parameters over servers, but this optimizer updates them together "

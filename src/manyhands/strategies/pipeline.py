@@ -86,13 +86,9 @@ class Pipeline(Strategy):
         """Layers see a chunk at a time, unless there is one chunk alone."""
         return self.split_size is not None or self.chunks > 1
 
-    def exactness(self, job: Job) -> tuple[bool, str | None]:
-        exact, reason = super().exactness(job)
-        if job.has_batchnorm and self.shards_batch:
-            return False, "BatchNorm sees one chunk of each batch at a time; with chunks=1 it sees the whole"
-        if exact and self.shards_batch and (job.has_dropout or job.settings.precision != "fp32"):
-            return False, "dropout draws and bf16 rounds for every chunk by itself"  # on one rank too
-        return exact, reason
+    @property
+    def chunks_batch(self) -> bool:
+        return self.shards_batch
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and job.has_batchnorm and self.shards_batch:

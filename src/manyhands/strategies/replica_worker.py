@@ -67,7 +67,7 @@ class ReplicaWorker(OrdinaryWorker):
     def figures(self) -> dict[str, Any]:
         rows = [self._row(index) for index in range(len(self.samples))]
         notes = []
-        if self.job.has_dropout and len(set(self.replicas.devices)) < len(self.replicas.devices):
+        if self.job.proof.random and len(set(self.replicas.devices)) < len(self.replicas.devices):
             notes.append("replicas that share a device draw dropout from one generator, in no fixed order: runs differ")
         return {"replicas": rows, "notes": notes}
 

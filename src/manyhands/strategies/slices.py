@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..job import Job, trained_parameters
 from .gradient_slots import rows_of, take_rows
 
 
@@ -65,38 +64,6 @@ def _whole_tensors(parameters: Sequence[tuple[str, Tensor]], servers: int) -> li
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def coupled(job: Job) -> bool:
-    """Whether the optimizer treats the rows of a tensor, or the tensors of a model, together.
-
-    Found by trying: small tensors of the parameters' names are updated whole and in halves. An optimizer
-    that cannot be tried so (it wants sparse gradients, say) counts as not coupled.
-    """
-    generator = torch.Generator().manual_seed(0)
-    names = [(name, max(parameter.dim(), 1)) for name, parameter in trained_parameters(job.model)]
-
-    def draw() -> list[Tensor]:
-        return [torch.randn([4] + [3] * (dims - 1), generator=generator) for _, dims in names]
-
-    start, gradients = draw(), [draw(), draw()]
-    results = []
-    for low, high in ((0, 4), (0, 2), (2, 4)):
-        held = [(name, nn.Parameter(value[low:high].clone())) for (name, _), value in zip(names, start, strict=True)]
-        try:
-            optimizer = job.task.optimizer(held)
-            for round_ in gradients:
-                for (_, parameter), gradient in zip(held, round_, strict=True):
-                    parameter.grad = gradient[low:high].clone()
-                optimizer.step()
-        except Exception:
-            return False
-        results.append([parameter.detach() for _, parameter in held])
-    whole, first, second = results
-    return any(
-        not torch.allclose(value, torch.cat([a, b]), rtol=1e-4, atol=1e-6)
-        for value, a, b in zip(whole, first, second, strict=True)
-    )
 
 
 def slice_state(state: Mapping[str, Any], slices: Sequence[Slice], shapes: Mapping[str, torch.Size]) -> dict[str, Any]:

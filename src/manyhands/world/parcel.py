@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..alone import alone
 from .memory import ALIGN, anonymous_file, map_file
@@ -51,6 +51,9 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
                 value.stride(),
                 value.requires_grad,
             )
+        if isinstance(value, nn.Parameter) and (hooks := _hooks(value)):  # torch leaves them behind
+            made, arguments = value.__reduce_ex__(5)[:2]
+            return made, arguments, hooks, None, None, _hook_on
         return super().reducer_override(value)
 
 
@@ -62,6 +65,21 @@ class _Storage:
 
     def __reduce__(self) -> Any:
         return _storage, (pickle.PickleBuffer(self.bytes),)
+
+
+def _hooks(parameter: nn.Parameter) -> dict[str, list[Any]]:
+    """What is called with a parameter's gradient, by the method that registers it."""
+    found = {
+        "register_hook": parameter._backward_hooks,
+        "register_post_accumulate_grad_hook": getattr(parameter, "_post_accumulate_grad_hooks", None),
+    }
+    return {register: list(hooks.values()) for register, hooks in found.items() if hooks}
+
+
+def _hook_on(parameter: nn.Parameter, hooks: dict[str, list[Any]]) -> None:
+    for register, functions in hooks.items():
+        for function in functions:
+            getattr(parameter, register)(function)
 
 
 def _lay_aside(aside: list[memoryview], buffer: pickle.PickleBuffer) -> bool:

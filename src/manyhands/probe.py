@@ -1,0 +1,146 @@
+"""What is tried before a fit starts: one pass over two samples, and the proof of exactness over a few more.
+
+It works on copies, so that nothing it does reaches the caller or the ranks.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .data import nest
+from .data.batches import TensorSource
+from .data.generators import drawn_from, generators, seeded
+from .data.keys import sample_keys
+from .data.loading import DatasetSource
+from .data.stream import StreamSource
+from .errors import BadInput
+from .job import Job, trained_parameters
+from .model.layout import channels_last_pays, lay_channels_last
+from .proof import Proof, Samples, prove
+
+
+def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:
+    """Refuse targets and losses that cannot work, choose how images lie in memory, and find out what would keep a
+    strategy that divides the work (`divided`) from training the same model as `single`.
+
+    What fails here for any other reason is left to the ranks, which name the step and phase.
+    """
+    try:
+        with seeded(job.task.seed):
+            input, target = job.example()
+    except BadInput:
+        raise
+    except Exception as problem:
+        raise BadInput(f"task.train: sample 0 cannot be read: {type(problem).__name__}: {problem}") from problem
+    model, loss_of, augment = job.copies()
+    model.train()
+    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    input, target = (nest.each(value, lambda tensor: tensor.to(place, copy=True)) for value in (input, target))
+    began = time.perf_counter()
+    with seeded(job.task.seed):
+        before = generators()
+        try:
+            if augment is not None:
+                input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+            output = model(input)
+        except Exception:
+            return
+        _check_class_targets(job, output, target)
+        try:
+            loss = loss_of(output, target)
+        except Exception:
+            return
+        _check_loss(loss)
+        try:
+            loss.backward()
+        except Exception:
+            return
+        drawn = drawn_from(before, generators())
+    seconds = time.perf_counter() - began
+    unused = frozenset(name for name, parameter in trained_parameters(model) if parameter.grad is None)
+    job.proof = Proof(unused=unused, reseeds=bool(drawn - {"torch"}))
+    if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
+        _choose_layout(job, input, target)
+    if divided:
+        job.proof = prove(job, lambda count: _first_samples(job, count), seconds)
+
+
+def _first_samples(job: Job, count: int) -> list[Samples]:
+    """So many samples of the first batch: together, and in two parts as two ranks would get them."""
+    total = min(count, job.task.batch_size, len(job.train))
+    if isinstance(job.train, StreamSource):
+        indices = torch.arange(total)
+    else:
+        indices = job.order.indices(next(job.order.steps(0)))[:total]
+    keys = sample_keys(job.order.seed, 0, indices)
+    first = 2 * (total // 6) or total // 2  # unequal, and even where it can be: some losses take samples in pairs
+    bounds = [(0, total), (0, first), (first, total)] if first else [(0, total)]
+    with seeded(job.task.seed):
+        if isinstance(job.train, TensorSource):
+            input, target = job.train.gather(indices)
+            found = [(nest.rows(input, *edge), nest.rows(target, *edge)) for edge in bounds]
+        elif isinstance(job.train, DatasetSource | StreamSource):
+            if isinstance(job.train, StreamSource):
+                samples = list(job.train.samples(total))
+            else:
+                samples = job.train.samples(indices, keys)
+            found = [nest.pair(job.train.collate(samples[start:stop])) for start, stop in bounds]
+    return [Samples(*pair, keys[start:stop], stop - start) for pair, (start, stop) in zip(found, bounds, strict=True)]
+
+
+def _choose_layout(job: Job, input: Any, target: Any) -> None:
+    """Lay the model's images out with channels last, where its layers are faster so on CPU."""
+    model, loss_of, _ = job.copies()
+    if channels_last_pays(model, lambda model: loss_of(model(input), target)):
+        job.model = lay_channels_last(job.model)
+        job.channels_last = True
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor):
+        raise BadInput(f"task.loss must return a tensor with one number (found {type(loss).__name__})")
+    if loss.numel() != 1:
+        raise BadInput(
+            f"task.loss must return one number, the mean over samples (found shape {tuple(loss.shape)}); use reduction='mean'"
+        )
+
+
+def _check_class_targets(job: Job, output: Any, target: Any) -> None:
+    """The commonest mistake of all: targets that cross entropy cannot read."""
+    kind = _loss_name(job.task.loss)
+    if kind is None or not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.dim() < 2:
+        return
+    classes = output.shape[1]
+    wanted = (output.shape[0], *output.shape[2:])
+    as_probabilities = kind == "cross_entropy" and target.is_floating_point() and target.shape == output.shape
+    if as_probabilities:
+        return
+    full = (len(job.train), *target.shape[1:]) if isinstance(job.train, TensorSource) else tuple(target.shape)
+    if target.dtype != torch.int64 or tuple(target.shape) != tuple(wanted):
+        dtype = str(target.dtype).removeprefix("torch.")
+        raise BadInput(f"targets are {dtype} {full} but {kind} expects class numbers (int64, one per sample)")
+    labels = getattr(job.train, "target", target)
+    if isinstance(labels, Tensor) and labels.numel():
+        low, high = int(labels.min()), int(labels.max())
+        ignored = getattr(job.task.loss, "ignore_index", -100)
+        if high >= classes or (low < 0 and low != ignored):
+            raise BadInput(
+                f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
+            )
+
+
+def _loss_name(loss: Any) -> str | None:
+    """cross_entropy or nll_loss where the loss plainly is one of torch's, else None."""
+    inner = getattr(loss, "func", loss)  # functools.partial
+    name = getattr(inner, "__name__", None) or type(inner).__name__
+    module = getattr(inner, "__module__", "") or ""
+    if not module.startswith("torch."):
+        return None
+    plain = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower().removesuffix("_loss")
+    return {"cross_entropy": "cross_entropy", "nll": "nll_loss", "n_l_l": "nll_loss"}.get(plain)
