@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from .data.batches import TensorSource
 from .data.generators import drawn_from, generators, seeded
 from .data.keys import sample_keys
 from .data.loading import DatasetSource
+from .data.order import permutation
 from .data.stream import StreamSource
 from .errors import BadInput
 from .job import Job, trained_parameters
 from .model.layout import channels_last_pays, lay_channels_last
-from .proof import Proof, Samples, prove
+from .proof import Proof, Samples, Take, prove
 
 
 def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:
@@ -68,30 +70,31 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
         _choose_layout(job, input, target)
     if divided:
-        job.proof = prove(job, lambda count: _first_samples(job, count), seconds)
+        job.proof = prove(job, partial(_read, job), seconds)
 
 
-def _first_samples(job: Job, count: int) -> list[Samples]:
-    """So many samples of the first batch: together, and in two parts as two ranks would get them."""
-    total = min(count, job.task.batch_size, len(job.train))
-    if isinstance(job.train, StreamSource):
-        indices = torch.arange(total)
-    else:
-        indices = job.order.indices(next(job.order.steps(0)))[:total]
+def _read(job: Job, count: int) -> tuple[int, Take]:
+    """The first samples of the training's order, and the way to take some of them as a rank would get those."""
+    count = min(count, len(job.train))
+    stream = isinstance(job.train, StreamSource)
+    indices = torch.arange(count) if stream else permutation(len(job.train), job.task.seed, 0)[:count]
     keys = sample_keys(job.order.seed, 0, indices)
-    first = 2 * (total // 6) or total // 2  # unequal, and even where it can be: some losses take samples in pairs
-    bounds = [(0, total), (0, first), (first, total)] if first else [(0, total)]
+    samples: list[Any] = []
     with seeded(job.task.seed):
-        if isinstance(job.train, TensorSource):
-            input, target = job.train.gather(indices)
-            found = [(nest.rows(input, *edge), nest.rows(target, *edge)) for edge in bounds]
-        elif isinstance(job.train, DatasetSource | StreamSource):
-            if isinstance(job.train, StreamSource):
-                samples = list(job.train.samples(total))
-            else:
-                samples = job.train.samples(indices, keys)
-            found = [nest.pair(job.train.collate(samples[start:stop])) for start, stop in bounds]
-    return [Samples(*pair, keys[start:stop], stop - start) for pair, (start, stop) in zip(found, bounds, strict=True)]
+        if isinstance(job.train, StreamSource):
+            samples = list(job.train.samples(count))
+        elif isinstance(job.train, DatasetSource):
+            samples = job.train.samples(indices, keys)
+
+    def take(places: Sequence[int]) -> Samples:
+        chosen = torch.tensor(list(places))
+        if isinstance(job.train, DatasetSource | StreamSource):
+            pair = nest.pair(job.train.collate([samples[place] for place in places]))
+        else:
+            pair = job.train.gather(indices[chosen])
+        return Samples(*pair, keys[chosen], len(places))
+
+    return len(samples) or count, take
 
 
 def _choose_layout(job: Job, input: Any, target: Any) -> None:

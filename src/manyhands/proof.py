@@ -10,6 +10,7 @@ batch, because no list of layer classes knows what people write:
     the batch, and its two parts   another loss or          the loss is no mean over samples, or a sample's output depends
                                    gradient                 on its neighbours
 
+A forward pass that branches on the contents of a tensor may go another way with any batch, so more batches are tried then.
 What differs in float32 by more than rounding explains is tried again in float64. BatchNorm is known by its class and may be
 joined over ranks (sync_batchnorm), so it runs with fixed statistics here.
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .job import Job
 
 MOST_SAMPLES, FEWEST_SAMPLES = 16, 5
+BRANCH_SAMPLES = 48  # where the forward pass branches on what it is given
 PASS_SECONDS = 0.01  # what one pass over the samples should take
 MOST_SECONDS = 0.5  # a pass over two samples that takes longer makes the proof too dear
 NOISE, DOUBT = 2e-6, 1e-3  # differences that float32 explains; those that nothing but a difference explains
@@ -78,25 +80,41 @@ class Pass:
     outputs: dict[str, Tensor] = field(default_factory=dict)  # of modules, where asked for
 
 
-def prove(job: Job, read: Callable[[int], list[Samples]], seconds: float) -> Proof:
+Take = Callable[[Sequence[int]], Samples]  # some of the samples that were read, by their places
+
+
+def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> Proof:
     """Try the job's model and loss, and add to what its proof says so far.
 
-    `read` gives about so many samples: all of them, then in two parts. `seconds` is what a pass over two of them takes.
+    `read` reads so many samples if there are as many. `seconds` is what a pass over two of them takes.
     """
     known = job.proof
     if seconds > MOST_SECONDS:
         return replace(known, unchecked=f"a pass over two samples takes {seconds:.1f} s")
     wanted = min(max(int(2 * PASS_SECONDS / max(seconds, 1e-6)), FEWEST_SAMPLES), MOST_SAMPLES)
+    wanted = min(wanted, max(job.task.batch_size, 2))
     try:
-        whole, *parts = read(wanted)
-        trial = Trial(job)
-        first = trial.run(whole)
+        total, take = read(wanted)
+        trial, asked = Trial(job), _Asked()
+        whole = take(range(total))
+        first = trial.run(whole, mode=asked)
     except Exception as problem:  # the ranks will name step and phase
         return replace(known, unchecked=f"{type(problem).__name__}: {problem}".splitlines()[0])
     known = replace(known, unused=known.unused | _unused(first))
     known = _find_state(job, trial, whole, first, known)
     known = _find_randomness(job, trial, whole, first, known)
-    return _compare_parts(job, trial, whole, parts, first, known)
+    if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
+        return known
+    known = _compare_parts(job, trial, whole, _halves(take, range(total)), known)
+    if asked.contents and not known.mixed and not known.state:
+        known = _compare_more(job, trial, *read(BRANCH_SAMPLES), known)
+    return known
+
+
+def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
+    """In two parts: unequal, and even where it can be, for some losses take samples in pairs."""
+    first = 2 * (len(places) // 6) or len(places) // 2
+    return [take(places[:first]), take(places[first:])]
 
 
 class Trial:
@@ -236,27 +254,45 @@ def _drawing_module(job: Job, whole: Samples) -> str:
 # ---------------------------------------------------------------- the parts of a batch
 
 
-def _compare_parts(
-    job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], first: Pass, known: Proof
-) -> Proof:
-    if len(parts) < 2:
-        return known
-    trials = [Trial(job), Trial(job)] if known.state else [trial, trial]
+def _compare_parts(job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], known: Proof) -> Proof:
+    trials = [Trial(job) for _ in range(3)] if known.state else [trial] * 3
     try:
-        passes = [trial.run(part) for trial, part in zip(trials, parts, strict=True)]
+        first, *passes = [own.run(samples) for own, samples in zip(trials, (whole, *parts), strict=True)]
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
         return replace(known, divides=f"{parts[0].count} of {whole.count} samples cannot be computed alone: {reason}")
     known = replace(known, unused=known.unused.union(*map(_unused, passes)))
-    if known.state and not known.random:
-        known = replace(known, follows_batch=_follows_batch(job, trials[0], whole))
-    if known.random:
-        return known  # nothing can be compared, and nothing is promised
+    if known.state:
+        known = replace(known, follows_batch=_follows_batch(job, trials[1], whole))
     shares = [part.count / whole.count for part in parts]
     apart = _difference(first, list(zip(shares, passes, strict=True)))
     if apart <= NOISE or not _really_apart(job, whole, parts, shares, apart):
         return known
     return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
+
+
+def _compare_more(job: Job, trial: Trial, total: int, take: Take, known: Proof) -> Proof:
+    """Other batches, small ones: of those, more go different ways."""
+    for start in range(0, total - 2, 3):
+        places = range(start, min(start + 6, total))
+        known = _compare_parts(job, trial, take(places), _halves(take, places), known)
+        if known.mixed or known.divides:
+            break
+    return replace(known, divides=None)  # a part that small is not what ranks get
+
+
+class _Asked(TorchFunctionMode):
+    """Notes whether the forward pass asks for the contents of a tensor, which it can then branch on."""
+
+    QUESTIONS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "nonzero", "unique"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contents = False
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.contents = self.contents or getattr(function, "__name__", "") in self.QUESTIONS
+        return function(*args, **(kwargs or {}))
 
 
 def _really_apart(job: Job, whole: Samples, parts: Sequence[Samples], shares: list[float], apart: float) -> bool:

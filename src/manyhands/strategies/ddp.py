@@ -32,7 +32,7 @@ from ..job import Job
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker
 from .batchnorm import mark_empty, share_batchnorm
-from .parts import OrdinaryWorker, place_model, spread_over_devices
+from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 from .ranks import default_ranks
 
 
@@ -67,12 +67,13 @@ class DDPWorker(OrdinaryWorker):
     """The ordinary step around torch's wrapper, with a hook that sums, counts and times."""
 
     def __init__(self, strategy: DDP, job: Job, rank: Rank, model: nn.Module):
+        self.may_miss = strategy.find_unused or bool(job.unused) or job.proof.reseeds
         on_one_gpu = rank.device.type == "cuda" and not spread_over_devices(model)
         wrapped = DistributedDataParallel(
-            model,
+            WithLoss(model, job.task.loss),
             device_ids=[rank.device] if on_one_gpu else None,
             bucket_cap_mb=strategy.bucket_mb,
-            find_unused_parameters=strategy.find_unused or bool(job.unused),
+            find_unused_parameters=self.may_miss,
             gradient_as_bucket_view=True,
         )
         settle_buckets(wrapped)
@@ -85,6 +86,19 @@ class DDPWorker(OrdinaryWorker):
         self.traffic.empty = batch.count == 0
         mark_empty(self.plain, batch.count == 0)
         return super().step(batch)
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        loss: Tensor = self.model(batch.input, batch.target)
+        return loss
+
+    def add_gradient(self, batch: Batch) -> Tensor:
+        loss = super().add_gradient(batch)
+        missed = next((name for name, p in self.updater.named if p.grad is None), None)
+        if missed is not None and not self.may_miss:
+            raise RuntimeError(
+                f'the loss did not reach "{missed}" with this batch, though it does with others; use ddp:find_unused=true'
+            )
+        return loss
 
 
 def settle_buckets(wrapped: DistributedDataParallel) -> None:
@@ -101,7 +115,7 @@ def settle_buckets(wrapped: DistributedDataParallel) -> None:
         return  # these buckets are never cut anew; sparse ones travel alone
     reducer.prepare_for_forward()
     reducer.prepare_for_backward([])
-    torch.autograd.backward([parameter.sum() * 0 for parameter in trained])
+    torch.autograd.backward(trained, [torch.zeros_like(parameter) for parameter in trained])
     reducer._rebuild_buckets()
     for parameter in trained:
         parameter.grad = None
@@ -125,6 +139,8 @@ class Traffic:
         buffer = bucket.buffer()
         if self.empty:
             buffer.zero_()
+        if buffer.is_complex():
+            buffer = torch.view_as_real(buffer)  # sums of complex numbers are sums of their parts
         self._launched.append(monotonic_ns())
         self.rank.clock.count(buffer.numel() * buffer.element_size())
         if bucket.is_last():
@@ -137,13 +153,13 @@ class Traffic:
             work.wait()
             self._returned.append(monotonic_ns())
             done: torch.futures.Future[Tensor] = torch.futures.Future()
-            done.set_result(buffer)
+            done.set_result(bucket.buffer())
             return done
 
         def summed(future: torch.futures.Future[Any]) -> Tensor:
             self._returned.append(monotonic_ns())
-            value = future.value()
-            return value[0] if isinstance(value, list) else value
+            future.value()  # raises what went wrong
+            return bucket.buffer()
 
         return work.get_future().then(summed)
 

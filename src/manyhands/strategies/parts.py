@@ -175,11 +175,26 @@ def full_weights(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+class WithLoss(nn.Module):
+    """The model and its loss as one module, for wrappers: what comes out is a number, whatever the model returns.
+
+    torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor]):
+        super().__init__()
+        self.model = model
+        self._loss = (loss,)  # in a tuple: a loss that is a module is not part of the model
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return self._loss[0](self.model(input), target)
+
+
 class OrdinaryWorker:
     """The ordinary step, for strategies that only change where the weights live.
 
-    `model` is what is called (a wrapper may communicate inside), `plain` is the module with the user's
-    names. `hold` keeps a wrapper from communicating while gradients are only accumulated.
+    `model` is what is called (a wrapper may communicate inside; it then takes the target too and gives the loss), `plain`
+    is the module with the user's names. `hold` keeps a wrapper from communicating while gradients are only accumulated.
     """
 
     def __init__(
@@ -214,13 +229,16 @@ class OrdinaryWorker:
         """Forward and backward of a batch; gradients are added to those that are there."""
         self._clock.enter("forward")
         with autocast(self.job, self.rank.device):
-            loss = self._loss(self.model(batch.input), batch.target)
+            loss = self.loss_of(batch)
         self._clock.enter("backward")
         weight = batch.weight
         (loss if weight == 1.0 else loss * weight).backward()
         if self.after_backward is not None:
             self.after_backward()
         return loss
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        return self._loss(self.model(batch.input), batch.target)
 
     def weights(self) -> dict[str, Tensor] | None:
         return full_weights(self.plain) if self.rank.leads else None
