@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+
+from ..data import nest
 
 from ..errors import BadInput, Refused, did_you_mean
 from .profile import Layer, measure, untouched
@@ -197,7 +198,7 @@ def _faithful(model: nn.Module, example: Any, strategy: str, stages: int) -> tup
     The user's own modules in a Sequential are called as they are, with all that their forward does in Python, as long
     as that leaves layers enough; they are opened only where it does not.
     """
-    if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(example)):
+    if not all(isinstance(leaf, Tensor) for leaf in nest.items(example)):
         raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
     children = frozenset(name for name, _ in model.named_children())
     own = frozenset(
@@ -252,7 +253,7 @@ def _compare(model: nn.Module, program: Program, example: Any) -> None:
     expected, found = _behaviour(mirror, parameters, example), _behaviour(composed, same_parameters, example)
     if not _close(expected, found):
         raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
-    less = pytree.tree_map(lambda leaf: leaf[:-1] if leaf.dim() and len(leaf) > 1 else leaf, example)
+    less = nest.each(example, lambda leaf: leaf[:-1] if leaf.dim() and len(leaf) > 1 else leaf)
     try:
         expected = _behaviour(mirror, parameters, less)
     except Exception:
@@ -268,8 +269,8 @@ def _compare(model: nn.Module, program: Program, example: Any) -> None:
 def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter], input: Any) -> list[Tensor | None]:
     """Outputs, and gradients in the order of the parameters' names, of a pass with a random state of its own."""
     torch.manual_seed(0)
-    output = run(pytree.tree_map(torch.clone, input))  # a forward may write into its input
-    outputs = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    output = run(nest.each(input, torch.clone))  # a forward may write into its input
+    outputs = [leaf for leaf in nest.items(output) if isinstance(leaf, Tensor)]
     ends = [leaf for leaf in outputs if leaf.requires_grad]
     slopes = [torch.linspace(0.5, 1.5, end.numel(), device=end.device).view(end.shape).to(end.dtype) for end in ends]
     sources = [parameters[name] for name in sorted(parameters) if parameters[name].requires_grad]

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils import _pytree as pytree
+
+from ..data import nest
 
 from ..errors import BadInput
 from .program import Program, Step, call
@@ -75,7 +76,7 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
     times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
     layers: list[Layer] = []
     for turn in range(passes + 1):
-        values: dict[int, Any] = dict(enumerate(pytree.tree_leaves(example)))
+        values: dict[int, Any] = dict(enumerate(nest.items(example)))
         for index, step in enumerate(program.steps):
             if turn == 0:  # warms up, and looks at what is saved, which takes time
                 with _saving(_parameters(step, model)) as kept:
@@ -120,12 +121,12 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
         leaves.append(tensor.detach().requires_grad_())
         return leaves[-1].clone()
 
-    filled = {number: pytree.tree_map(fresh, values[number]) for number in step.reads()}
+    filled = {number: nest.over(values[number], fresh) for number in step.reads()}
     with torch.enable_grad():
         start = _now(model)
         result = call(step, model, filled)
         forward = _now(model) - start
-    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    outputs = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     sources = [*leaves, *(parameter for parameter in _parameters(step, model) if parameter.requires_grad)]
     backward = 0.0
     if outputs and sources:
@@ -133,11 +134,11 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
         start = _now(model)
         torch.autograd.grad(outputs, sources, ones, allow_unused=True)
         backward = _now(model) - start
-    return forward, backward, pytree.tree_map(_cut_off, result)
+    return forward, backward, nest.over(result, _cut_off)
 
 
 def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor)]
     return Layer(
         name=step.name,
         forward_seconds=min(forward for forward, _ in times),

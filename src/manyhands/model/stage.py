@@ -10,8 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from ..data import nest
+
+from ..errors import BadInput
 from .profile import Layer
 from .program import Program, Step, Value, Wire, call, replace
 
@@ -141,7 +143,10 @@ class Cut:
 
     def flatten(self, input: Any) -> tuple[Tensor, ...]:
         """The model's input as the tensors the first stage takes."""
-        return tuple(pytree.tree_structure(self.program.inputs).flatten_up_to(input))
+        found = tuple(nest.leaves(input))
+        if len(found) != self.program.first:
+            raise BadInput(f"the model was cut for inputs of {self.program.first} tensors but got {len(found)}")
+        return found
 
     def assemble(self, tensors: Sequence[Tensor]) -> Any:
         """The model's output from the tensors the last stage returns."""

@@ -21,15 +21,17 @@ from unittest import mock
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import rnn
-from torch.utils import _pytree as pytree
 
-from .program import Attribute, Program, Step, Value, form, replace
+from ..data import nest
+
+from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace
 
 # Functions that fx would call at once because they see no tensor (their sizes may be stand-ins all the same), or look
 # into. Always recorded: random ones must draw in every step, fresh tensors may be written into.
 FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
 PACKERS = ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence")
 STACKS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)  # of torch's own modules, those worth opening
+_UNKNOWN = "its forward hands on a value of type {}; use tensors in tuples, lists, dictionaries or dataclasses"
 READS_CONTENTS = {"item", "tolist", "numpy", "equal", "allclose", "is_nonzero"}
 
 
@@ -149,7 +151,7 @@ class _Tracer(fx.Tracer):
         leaves = iter(Value(index) for index in range(len(inputs)))
         constants = {name: tensor for name, tensor in attributes.items() if id(tensor) not in known}
         return Program(
-            inputs=pytree.tree_map(lambda _: next(leaves), self.example),
+            inputs=nest.over(self.example, lambda _: next(leaves)),
             steps=tuple(steps),
             output=replace(output.args[0], refer),
             forms=tuple(form(self.values[node]) for node in number),
@@ -163,7 +165,7 @@ class _Tracer(fx.Tracer):
         """A question about a shape whose answer nobody used."""
         if node.op in ("call_module", "output") or node.target in (expect, operator.setitem):
             return False
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(self.values[node])):
+        if any(isinstance(leaf, Tensor) for leaf in nest.items(self.values[node])):
             return False
         return all(self._idle(user) for user in node.users)
 
@@ -177,11 +179,22 @@ class _Tracer(fx.Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """One stand-in for each tensor of the example, in its nest; other arguments keep their defaults."""
-        leaves, nest = pytree.tree_flatten(self.example)
+        leaves = list(nest.items(self.example))
         stand_ins = [super(_Tracer, self).create_proxy("placeholder", f"input_{n}", (), {}) for n in range(len(leaves))]
         for stand_in, leaf in zip(stand_ins, leaves, strict=True):
             self._remember(stand_in.node, leaf)
-        return root_fn, [self.root, pytree.tree_unflatten(stand_ins, nest)]
+        remaining = iter(stand_ins)
+        return root_fn, [self.root, nest.over(self.example, lambda _: next(remaining))]
+
+    def create_arg(self, a: Any) -> Any:
+        """What a step may be handed: nests of the user's own types are made by a step of their own, as such."""
+        inner = nest.children(a)
+        if inner is not None and not isinstance(a, tuple | list) and type(a) is not dict:
+            return self.create_proxy("call_function", Mould(a), tuple(inner), {}).node
+        try:
+            return super().create_arg(a)
+        except NotImplementedError as problem:
+            raise RuntimeError(_UNKNOWN.format(type(a).__name__)) from problem
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if module_qualified_name in self.hidden:
@@ -252,7 +265,7 @@ class _Tracer(fx.Tracer):
             replace(part, lambda item: self.values.get(item, item) if isinstance(item, fx.Node) else item)
             for part in (node.args, node.kwargs)
         )
-        seen = {id(leaf): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        seen = {id(leaf): leaf for leaf in nest.items((args, kwargs)) if isinstance(leaf, Tensor)}
         versions = {key: tensor._version for key, tensor in seen.items()}
         own = dict(called.named_buffers()) if isinstance(called, nn.Module) else {}
         before = {name: tensor.clone() for name, tensor in own.items()}  # BatchNorm writes without a new version
@@ -289,7 +302,7 @@ class _Tracer(fx.Tracer):
 
     def _remember(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
-        for leaf in pytree.tree_leaves(value):
+        for leaf in nest.items(value):
             if isinstance(leaf, Tensor) and leaf.numel():
                 self.made.setdefault(leaf.untyped_storage().data_ptr(), node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.splitting import Rule, split
 from ..job import Job
 from ..model import Cut, Stage, cut
 from ..model.late_weights import AtTheEnd
 from ..world.rank import Rank
 from .base import Loss, Strategy
+from .batch_rules import BatchRules
 from .links import Links, Owed, accept, send
 from .parts import Updater, autocast, full_weights
 from .schedules import Action, Forward
@@ -28,11 +30,12 @@ Balance = tuple[int, ...] | str
 
 def cut_model(strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks") -> Cut:
     """Where to cut, worked out once on the caller's side; names of layers are written a+b."""
-    input, _ = job.example(min(EXAMPLE, job.task.batch_size))
+    samples = min(EXAMPLE, job.task.batch_size, len(job.train))
+    input, _ = job.example(samples)
     place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
     input = nest.each(input, lambda tensor: tensor.to(place))
     if job.task.augment is not None:
-        input = job.task.augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+        input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
     asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
     return cut(job.model.train(), stages, input, asked, strategy=strategy.name, option=option)
 
@@ -43,8 +46,17 @@ class StagesWorker:
     `peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)].
     """
 
-    def __init__(self, job: Job, rank: Rank, pieces: Cut, peers: Sequence[int], late_weights: bool = False):
+    def __init__(
+        self,
+        job: Job,
+        rank: Rank,
+        pieces: Cut,
+        peers: Sequence[int],
+        rules: BatchRules | None = None,  # None where batches pass whole
+        late_weights: bool = False,
+    ):
         self.job, self.rank, self.pieces, self.peers = job, rank, pieces, list(peers)
+        self._rules = rules or BatchRules("", "")
         self.place = self.peers.index(rank.index)
         self.replicas = rank.ranks // len(self.peers)
         self.last = len(pieces) - 1
@@ -66,8 +78,8 @@ class StagesWorker:
 
     def passes(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
         """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
-        inputs = _split(batch.input, sizes) if 0 in self.stages else []
-        targets = _split(batch.target, sizes) if self.last in self.stages else []
+        inputs = _split(batch.input, self._rules.input, sizes) if 0 in self.stages else []
+        targets = _split(batch.target, self._rules.target, sizes) if self.last in self.stages else []
         under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
         total: Tensor | None = None
         if self._late is not None:
@@ -214,13 +226,12 @@ class StagesWorker:
         self.links.drain()
 
 
-def _split(value: Any, sizes: Sequence[int]) -> list[Any]:
-    """The chunks of a nest of tensors."""
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(nest.each(value, lambda tensor, a=start, b=start + size: tensor[a:b]))  # type: ignore[misc]
-        start += size
-    return pieces
+def _split(value: Any, rule: Rule, sizes: Sequence[int]) -> list[Any]:
+    """The chunks of a batch."""
+    if len(sizes) == 1:
+        return [value]
+    ends = list(accumulate(sizes))
+    return split(value, rule, [(end - size, end) for end, size in zip(ends, sizes, strict=True)])
 
 
 def _forget_the_rest(model: nn.Module, stages: Any) -> None:
