@@ -126,7 +126,7 @@ def join(
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and torch.equal(one, other.to(one.device))
-    return bool(one is other or type(one).__eq__ is object.__eq__ or one == other)
+    return one is other or not isinstance(one, bool | int | float | str) or one == other
 
 
 def _inside(value: Any, rule: tuple[Any, ...]) -> list[tuple[Any, Rule]]:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..data import nest
-
 from ..errors import BadInput
 from .program import Program, Step, call
 from .trace import CannotTrace, trace
@@ -87,6 +86,8 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
                 times[index].append((forward, backward))
             if turn == passes:
                 layers.append(_layer(step, model, result, saved[index], times[index]))
+            if program.mutations:
+                result = _really(step, model, values, result)
             values[program.first + index] = result
             for number in step.reads():
                 if last[number] == index:
@@ -137,6 +138,14 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
     return forward, backward, nest.over(result, _cut_off)
 
 
+@torch.no_grad()
+def _really(step: Step, model: nn.Module, values: dict[int, Any], measured: Any) -> Any:
+    """The step's result once more, from the values themselves: what was measured wrote into copies of them."""
+    wanted = iter([isinstance(leaf, Tensor) and leaf.requires_grad for leaf in nest.items(measured)])
+    result = call(step, model, values)
+    return nest.over(result, lambda leaf: _leaf(leaf, next(wanted, False)))
+
+
 def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
     tensors = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor)]
     return Layer(
@@ -159,7 +168,11 @@ def _parameters(step: Step, model: nn.Module) -> list[nn.Parameter]:
 
 
 def _cut_off(leaf: Any) -> Any:
-    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+    return _leaf(leaf, isinstance(leaf, Tensor) and leaf.requires_grad)
+
+
+def _leaf(leaf: Any, wants_gradient: bool) -> Any:
+    return leaf.detach().requires_grad_(wants_gradient) if isinstance(leaf, Tensor) else leaf
 
 
 def _now(model: nn.Module) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter, getitem
 from typing import Any
 
@@ -240,3 +241,8 @@ class Wire:
     @property
     def stuck(self) -> bool:
         return any(isinstance(leaf, Stuck) for leaf in nest.items(self.form))
+
+
+def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer of a module under every name it has."""
+    return chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))

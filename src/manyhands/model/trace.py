@@ -10,6 +10,7 @@ where that is the model itself is there nothing to cut.
 from __future__ import annotations
 
 import operator
+import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,13 +19,14 @@ from types import MethodType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import rnn
+from torch.utils import checkpoint
 
 from ..data import nest
-
-from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace
+from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace, tensors
 
 # Functions that fx would call at once because they see no tensor (their sizes may be stand-ins all the same), or look
 # into. Always recorded: random ones must draw in every step, fresh tensors may be written into.
@@ -114,6 +116,11 @@ class _Tracer(fx.Tracer):
         self.made: dict[int, fx.Node] = {}  # storage -> the node that made it
         self.mutations: list[tuple[fx.Node, fx.Node]] = []
         self.written: set[str] = set()
+        self.owners = {
+            tensor.untyped_storage().data_ptr(): name
+            for name, tensor in reversed(list(tensors(model)))
+            if tensor.layout == torch.strided and tensor.numel()
+        }
         self.failed: str | None = None
         self.evaluating = False
         self.thread = threading.get_ident()
@@ -121,16 +128,23 @@ class _Tracer(fx.Tracer):
 
     def program(self, known: set[int]) -> Program:
         """Trace the model and write its program down."""
-        with self._recording():
+        drawn = _python_randomness()
+        with self._recording(), _unchecked():
             graph = self.trace(self.model)
+        if _python_randomness() != drawn:
+            raise RuntimeError("its forward draws numbers that are no tensors (random, numpy.random)")
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         output = next(node for node in graph.nodes if node.op == "output")
         calls = [node for node in graph.nodes if node.op.startswith("call_") and not self._idle(node)]
         number = {node: index for index, node in enumerate([*inputs, *calls])}
         names = {node: node.target for node in graph.nodes if node.op == "get_attr"}
         attributes = {name: operator.attrgetter(name)(self.model) for name in names.values()}
-        if bad := [name for name, tensor in attributes.items() if not isinstance(tensor, Tensor)]:
-            raise RuntimeError(f"{bad[0]} is handed around by the forward but is no tensor")
+        for name, found in attributes.items():
+            if not isinstance(found, Tensor):
+                raise RuntimeError(f'its forward hands on "{name}", which is of type {type(found).__name__}')
+        for leaf in nest.items([form(self.values[node]) for node in output.all_input_nodes]):
+            if isinstance(leaf, Stuck):
+                raise RuntimeError(_UNKNOWN.format(leaf.kind))
 
         def refer(item: Any) -> Any:
             if not isinstance(item, fx.Node):
@@ -204,8 +218,12 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._aside():
             return forward(*args, **kwargs)
+        drawn = _python_randomness()
         try:
-            return super().call_module(m, forward, args, kwargs)
+            result = super().call_module(m, forward, args, kwargs)
+            if _python_randomness() != drawn:
+                raise RuntimeError("its forward draws numbers that are no tensors (random, numpy.random)")
+            return result
         except Exception:
             self.failed = self.failed or self.path_of_module(m)
             raise
@@ -293,12 +311,12 @@ class _Tracer(fx.Tracer):
             return operator.attrgetter(node.target)(self.root)
 
     def _written(self, tensor: Tensor, by: fx.Node) -> None:
-        maker = self.made.get(tensor.untyped_storage().data_ptr())
-        if maker is not None:
-            self.mutations.append((maker, by))
-            return
-        attributes = [node for node in by.all_input_nodes if node.op == "get_attr"]
-        self.written |= {str(node.target) for node in attributes if self.values[node] is tensor}
+        """By storage: `parameter.data` and views have tensors of their own."""
+        place = tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+        if place in self.owners:
+            self.written.add(self.owners[place])
+        elif place in self.made:
+            self.mutations.append((self.made[place], by))
 
     def _remember(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
@@ -313,10 +331,13 @@ class _Tracer(fx.Tracer):
     @contextmanager
     def _standing_aside(self) -> Iterator[None]:
         self.evaluating = True
+        python, numpys = random.getstate(), np.random.get_state()
         try:
             yield
         finally:
             self.evaluating = False
+            random.setstate(python)  # what is called whole may draw: it does so in every step
+            np.random.set_state(numpys)
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -343,8 +364,24 @@ class _Tracer(fx.Tracer):
             yield
 
 
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Call what reentrant checkpoints wrap: a stage holds the activations of its own steps."""
+
+    def run(kind: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args)
+
+    with mock.patch.object(checkpoint.CheckpointFunction, "apply", classmethod(run)):
+        yield
+
+
 def _autocast() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
+def _python_randomness() -> tuple[Any, ...]:
+    """Where the generators of Python and numpy stand; what they draw would be the same in every step of a cut model."""
+    return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def title(model: nn.Module, path: str) -> str:

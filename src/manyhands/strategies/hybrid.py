@@ -84,7 +84,7 @@ class Hybrid(Strategy):
 
     def prepare(self, job: Job) -> tuple[Cut, BatchRules | None]:
         rules = batch_rules(self, job) if self.chunks > 1 else None
-        return cut_model(self, job, self.stages, self.balance, option="stages ="), rules
+        return cut_model(self, job, self.stages, self.balance, "stages =", self.chunks > 1), rules
 
     def feed(self, rank: Rank) -> Shard:
         replica, place = divmod(rank.index, self.stages)

@@ -104,7 +104,7 @@ class Pipeline(Strategy):
     def prepare(self, job: Job) -> tuple[Cut, BatchRules | None]:
         option = "--ranks" if self.turns == 1 else "ranks x stages_per_rank ="
         rules = batch_rules(self, job) if self.shards_batch else None
-        return cut_model(self, job, self.stages, self.balance, option), rules
+        return cut_model(self, job, self.stages, self.balance, option, self.shards_batch), rules
 
     def feed(self, rank: Rank) -> Shard:
         last = (self.stages - 1) % self.ranks

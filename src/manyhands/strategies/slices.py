@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..job import Job, trained_parameters
 from .gradient_slots import rows_of, take_rows
+from .part_optimizer import like
 
 
 class Slice(NamedTuple):
@@ -74,15 +75,15 @@ def coupled(job: Job) -> bool:
     that cannot be tried so (it wants sparse gradients, say) counts as not coupled.
     """
     generator = torch.Generator().manual_seed(0)
-    names = [(name, max(parameter.dim(), 1)) for name, parameter in trained_parameters(job.model)]
+    named = trained_parameters(job.model)
 
     def draw() -> list[Tensor]:
-        return [torch.randn([4] + [3] * (dims - 1), generator=generator) for _, dims in names]
+        return [torch.randn([4] + [3] * (max(p.dim(), 1) - 1), generator=generator) for _, p in named]
 
     start, gradients = draw(), [draw(), draw()]
     results = []
     for low, high in ((0, 4), (0, 2), (2, 4)):
-        held = [(name, nn.Parameter(value[low:high].clone())) for (name, _), value in zip(names, start, strict=True)]
+        held = [(name, like(p, value[low:high].clone())) for (name, p), value in zip(named, start, strict=True)]
         try:
             optimizer = job.task.optimizer(held)
             for round_ in gradients:

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.generators import seeded
 from ..data.splitting import Rule, split
 from ..job import Job
 from ..model import Cut, Stage, cut
 from ..model.late_weights import AtTheEnd
 from ..world.rank import Rank
-from .base import Loss, Strategy
+from .base import Loss, Strategy, refuse
 from .batch_rules import BatchRules
 from .links import Links, Owed, accept, send
+from .part_optimizer import part_optimizer
 from .parts import Updater, autocast, full_weights
 from .schedules import Action, Forward
 
@@ -28,16 +30,41 @@ EXAMPLE = 32  # samples the costs of layers are measured with
 Balance = tuple[int, ...] | str
 
 
-def cut_model(strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks") -> Cut:
-    """Where to cut, worked out once on the caller's side; names of layers are written a+b."""
+def cut_model(
+    strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks", several: bool = False
+) -> Cut:
+    """Where to cut, worked out once on the caller's side; names of layers are written a+b.
+
+    `several`: whether a step runs the model's forward several times, on a part of the batch each.
+    """
     samples = min(EXAMPLE, job.task.batch_size, len(job.train))
-    input, _ = job.example(samples)
-    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
-    input = nest.each(input, lambda tensor: tensor.to(place))
-    if job.task.augment is not None:
-        input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
+    example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
+    if len(list(nest.items(example))) != len(list(nest.items(fewer))):
+        raise refuse(
+            strategy,
+            f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
+            "that grow with the number of samples); stack them in task.collate, or use ddp",
+        )
     asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
-    return cut(job.model.train(), stages, input, asked, strategy=strategy.name, option=option)
+    pieces = cut(job.model.train(), stages, example, asked, fewer=fewer, strategy=strategy.name, option=option)
+    own = {name for name, _ in job.model.named_parameters()}
+    if several and (written := sorted(own & pieces.program.written)):
+        raise refuse(
+            strategy,
+            f'runs the forward several times per step, and it writes the parameter "{written[0]}" each time; '
+            "use model_parallel, or chunks=1",
+        )
+    return pieces
+
+
+def _input(job: Job, samples: int) -> Any:
+    """The first samples as the model gets them, on its device."""
+    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
+    with seeded(job.task.seed):
+        input = nest.each(job.example(samples)[0], lambda tensor: tensor.to(place))
+        if job.task.augment is not None:
+            input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
+    return input
 
 
 class StagesWorker:
@@ -70,9 +97,7 @@ class StagesWorker:
         self.links = Links(rank.device, rank.clock, self._late.meanwhile if self._late else None)
         self._shared = self._shared_groups()
         self.named = self._named_parameters()
-        # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
-        stand_in = {"": nn.Parameter(torch.zeros(0, 0))}
-        self.updater = Updater(job, (self.named or stand_in).items(), self._norm)
+        self.updater = Updater(job, self.named.items(), self._norm, part_optimizer(job, self.named))
 
     # ------------------------------------------------------------ one step
 
@@ -176,7 +201,7 @@ class StagesWorker:
             holders = self.pieces.shared.get(name)
             if parameter.grad is not None and (holders is None or holders[0] in self.stages):
                 gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-                square += gradient.double().pow(2).sum().cpu()
+                square += gradient.abs().double().pow(2).sum().cpu()
         self.rank.all_reduce(square)
         return (square / self.replicas).sqrt()
 
@@ -243,13 +268,10 @@ def _forget_the_rest(model: nn.Module, stages: Any) -> None:
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One optimizer's state out of those of the stages: groups of equal options belong together."""
-    groups: dict[str, dict[str, Any]] = {}
-    state = {}
-    for part in parts:
-        state.update({name: values for name, values in part["state"].items() if name})
-        for group in part["groups"]:
-            options = {key: value for key, value in group.items() if key != "names"}
-            whole = groups.setdefault(repr(options), {**options, "names": []})
-            whole["names"] += [name for name in group["names"] if name and name not in whole["names"]]
-    return {"state": state, "groups": list(groups.values())}
+    """One optimizer's state out of those of the stages, which all have the same groups."""
+    state = {name: values for part in parts for name, values in part["state"].items()}
+    groups = []
+    for several in zip(*(part["groups"] for part in parts), strict=True):
+        names = dict.fromkeys(name for group in several for name in group["names"])
+        groups.append({**several[0], "names": list(names)})
+    return {"state": state, "groups": groups}
