@@ -116,7 +116,7 @@ def test_refusals_name_the_reason() -> None:
             return self.layer(x).mean()
 
     with pytest.raises(
-        mh.Refused, match=r"data_parallel gathers outputs along the first .* \(found \(\) for 2 samples\)"
+        mh.Refused, match=r"data_parallel gathers outputs along the first .* \(found a tensor of shape \(\) for 3 samples\)"
     ):
         quick_fit(make_task(model=Backwards, loss=lambda output, target: output), "data_parallel", ranks=2)
     with_norm = make_task(model=lambda: nn.Sequential(nn.BatchNorm1d(20), nn.Linear(20, 3)))
@@ -130,7 +130,7 @@ def test_refusals_name_the_reason() -> None:
         collate=lambda samples: (torch.zeros(7, 20), torch.zeros(len(samples), dtype=torch.int64)),
     )
     with pytest.raises(
-        mh.Refused, match=r"splits batches along the first .* \(found inputs of shape \(7, 20\) for 2 samples"
+        mh.Refused, match=r"splits batches.* \(found in the inputs: a tensor of shape \(7, 20\) for 3 samples\)"
     ):
         quick_fit(odd, "data_parallel", ranks=2)
 

@@ -1,32 +1,112 @@
-"""Nests of tensors: inputs and targets may be a tensor, or tuples, lists and dicts of them."""
+"""Nests of tensors: a tensor, or tuples, lists, mappings and dataclasses of them, however deep.
+
+What is made from a nest keeps its types: a named tuple stays one, and so does a mapping or dataclass of the user's own.
+Everything that is not one of these is a leaf and is handed on as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from ..errors import BadInput
 
 
+class Leaf:
+    """Base of dataclasses that are one thing, not a nest."""
+
+    __slots__ = ()
+
+
+def children(value: Any) -> list[Any] | None:
+    """What a nest holds, one level down; None for a leaf."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, tuple | list) and not isinstance(value, Size):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Leaf):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return None
+
+
+def rebuilt(value: Any, items: list[Any]) -> Any:
+    """A nest like `value` that holds other items."""
+    if isinstance(value, Mapping):
+        return _mapping(value, dict(zip(value, items, strict=True)))
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return tuple(items) if type(value) is tuple else type(value)(items)
+    if isinstance(value, list):
+        return items if type(value) is list else type(value)(items)
+    made = copy.copy(value)  # not made anew: a constructor may do more than to store, or ask for less
+    for field, item in zip(dataclasses.fields(value), items, strict=True):
+        object.__setattr__(made, field.name, item)  # frozen ones too
+    return made
+
+
+def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(value) is dict:
+        return items
+    if not isinstance(value, MutableMapping):
+        return type(value)(items)  # type: ignore[call-arg]
+    made = copy.copy(value)
+    for key, item in items.items():
+        made[key] = item
+    return made
+
+
+def over(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The same nest with `function` applied to every leaf, whatever it is."""
+    inner = children(value)
+    return function(value) if inner is None else rebuilt(value, [over(item, function) for item in inner])
+
+
 def each(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """The same nest with `function` applied to every tensor."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: each(item, function) for key, item in value.items()}
-    if isinstance(value, tuple):
-        items = [each(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list):
-        return [each(item, function) for item in value]
-    return value
+    return over(value, lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def items(value: Any) -> Iterator[Any]:
+    """Every leaf of a nest, in order."""
+    inner = children(value)
+    if inner is None:
+        yield value
+        return
+    for item in inner:
+        yield from items(item)
+
+
+def leaves(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a nest, in order."""
+    return (leaf for leaf in items(value) if isinstance(leaf, Tensor))
+
+
+def opaque(value: Any) -> Any | None:
+    """The first leaf that holds tensors where nobody can reach them: an object of a class of its own."""
+    return next((leaf for leaf in items(value) if not isinstance(leaf, Tensor) and _hides(leaf, 3)), None)
+
+
+def _hides(leaf: Any, depth: int) -> bool:
+    names = [*getattr(leaf, "__dict__", ()), *getattr(type(leaf), "__slots__", ())]
+    if isinstance(leaf, type) or callable(leaf) or not names or not depth:
+        return False
+    held = list(items([getattr(leaf, name, None) for name in names]))
+    return any(isinstance(item, Tensor) or _hides(item, depth - 1) for item in held)
 
 
 def rows(value: Any, start: int, stop: int) -> Any:
-    """Some of the samples, without copying."""
-    return each(value, lambda tensor: tensor[start:stop])
+    """Some of the samples, without copying, of a nest whose every tensor counts samples first."""
+    return part(value, slice(start, stop))
+
+
+def part(value: Any, rows: slice) -> Any:
+    """The same with a slice."""
+    return each(value, lambda tensor: tensor[rows])
 
 
 def pair(collated: Any) -> tuple[Any, Any]:
@@ -38,28 +118,11 @@ def pair(collated: Any) -> tuple[Any, Any]:
     return collated[0], collated[1]
 
 
-def leaves(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a nest, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from leaves(item)
-
-
 def first(value: Any) -> Tensor | None:
     return next(leaves(value), None)
 
 
 def count(value: Any) -> int:
-    """How many samples a nest holds: the first dimension of its first tensor."""
+    """How many samples a nest holds whose every tensor counts them first."""
     tensor = first(value)
     return int(tensor.shape[0]) if tensor is not None and tensor.dim() else 0
-
-
-def part(value: Any, rows: slice) -> Any:
-    """Some of the samples of a nest, as views."""
-    return each(value, lambda tensor: tensor[rows])

@@ -40,7 +40,9 @@ def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
     chosen: list[Layer] = []
     for module in modules:
         plain = type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _plainly_padded(module))
-        if plain and module.weight.requires_grad and "forward" not in vars(module):
+        # a complex layer's gradients need conjugates, which autograd knows where to put
+        trained = plain and module.weight.requires_grad and not module.weight.dtype.is_complex  # type: ignore[union-attr]
+        if trained and "forward" not in vars(module):
             module.forward = partial(_forward, module, take)  # type: ignore[arg-type]
             chosen.append(module)  # type: ignore[arg-type]
     return chosen

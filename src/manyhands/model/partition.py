@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from ..data import nest
 from ..errors import BadInput, Refused, did_you_mean
+from .memory import Memory, memory
 from .profile import Layer, measure, untouched
-from .program import Program, Step, Wire
-from .stage import Cut, tensors
+from .program import Program, Step, Wire, tensors
+from .stage import Cut
 from .trace import CannotTrace, title, trace
 
 BALANCES = ("time", "parameters", "memory")
@@ -44,11 +45,13 @@ def cut(
     example: Any,
     balance: Balance = "time",
     *,
+    fewer: Any = None,
     strategy: str = "pipeline",
     option: str = "--ranks",
 ) -> Cut:
     """Cut `model` into `stages`; `example` is an input of two samples or more, on the model's device.
 
+    `fewer` is one of another number of samples; without it, `example` less the last row of each tensor.
     `balance` says what the stages are to have equal shares of: "time", "parameters" or "memory" (weights, gradients and
     what is kept for the backward pass). By hand: the number of layers of each stage, or the names of the layers that
     the second and later stages begin with. `strategy` and `option` are for the message where it cannot be done.
@@ -58,7 +61,9 @@ def cut(
     if isinstance(balance, str) and balance not in BALANCES:
         raise BadInput(f'no balance named "{balance}"{did_you_mean(balance, BALANCES)}')
     with untouched(model) as mirror:
-        program, other = _faithful(mirror, example, strategy, stages)
+        if fewer is None:
+            fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
+        program, other = _faithful(mirror, example, fewer, strategy, stages)
         layers = measure(program, copy.deepcopy(mirror), example)
     seams = _seams(program, model)
     if stages > (most := len(seams) + 1):
@@ -105,7 +110,8 @@ def _closed(program: Program, model: nn.Module) -> set[int]:
         closed.update(range(max(value - program.first, -1) + 1, step + 1))
     for name in program.written:
         users = [index for index, step in enumerate(program.steps) if name in _used(step, model)]
-        closed.update(range(users[0] + 1, users[-1] + 1))
+        if users:
+            closed.update(range(users[0] + 1, users[-1] + 1))
     return closed
 
 
@@ -191,35 +197,57 @@ def _why_so_few(model: nn.Module, program: Program) -> str:
     return "".join(f"; {title(model, name)} counts as one layer: {why}" for name, why in program.hidden.items() if why)
 
 
-def _faithful(model: nn.Module, example: Any, strategy: str, stages: int) -> tuple[Program, tuple[Step, ...] | None]:
+def _faithful(
+    model: nn.Module, example: Any, fewer: Any, strategy: str, stages: int
+) -> tuple[Program, tuple[Step, ...] | None]:
     """A program that does what the model does, opened as deep as that holds, and its steps in the other mode.
 
     The user's own modules in a Sequential are called as they are, with all that their forward does in Python, as long
-    as that leaves layers enough; they are opened only where it does not.
+    as that leaves layers enough; they are opened only where it does not. Modules that remember something from call to
+    call, other than in what they write into their parameters and buffers, stay whole.
     """
-    if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(example)):
+    if not all(isinstance(leaf, Tensor) for leaf in nest.items(example)):
         raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
     children = frozenset(name for name, _ in model.named_children())
     own = frozenset(
         name for name, child in model.named_modules() if name and not type(child).__module__.startswith("torch.")
     )
+    kept = memory(model, example)
+    if refusal := _forgotten(model, kept):
+        raise Refused(f"{strategy} cannot cut {refusal}")
     attempts = [frozenset[str](), children]
     if isinstance(model, nn.Sequential) and own:
         attempts.insert(0, own)
-    refusal: CannotTrace | None = None
+    problems: list[CannotTrace] = []
     for whole in attempts:
         try:
-            program = trace(copy.deepcopy(model), example, whole)
+            program = trace(copy.deepcopy(model), example, whole | {*kept.attributes, *kept.rebound})
+            program = replace(program, written=program.written | kept.written)
             if whole == own and len(_seams(program, model)) + 1 < stages:
                 continue
-            _compare(model, program, example)
+            _compare(model, program, example, fewer)
             return program, _other_mode(model, program, example)
         except CannotTrace as problem:
-            refusal = refusal or problem
-    assert refusal is not None
+            problems.append(problem)
+    first = problems[0]
     raise Refused(
-        f"{strategy} cannot cut {refusal.module}: {refusal.reason}; move that into a module of its own, or use ddp"
-    ) from refusal
+        f"{strategy} cannot cut {first.module}: {first.reason}; move that into a module of its own, or use ddp"
+    ) from first
+
+
+def _forgotten(model: nn.Module, kept: Memory) -> str | None:
+    """What the model itself, which must be opened, would lose from one call to the next."""
+    if "" in kept.attributes:
+        return (
+            f'{title(model, "")}: its forward keeps state in the attribute "{kept.attributes[""]}", which the stages '
+            "would not share; make it a buffer that is written in place, move it into a module of its own, or use ddp"
+        )
+    if "" in kept.rebound:
+        return (
+            f'{title(model, "")}: its forward replaces its buffer "{kept.rebound[""]}" by another tensor; '
+            "write into it (copy_, mul_, ...), or use ddp"
+        )
+    return None
 
 
 def _other_mode(model: nn.Module, program: Program, example: Any) -> tuple[Step, ...] | None:
@@ -237,8 +265,8 @@ def _other_mode(model: nn.Module, program: Program, example: Any) -> tuple[Step,
     return other.steps if same and fixed and other.output == program.output else None
 
 
-def _compare(model: nn.Module, program: Program, example: Any) -> None:
-    """Outputs and gradients of the steps must be the model's, for the example and, in outputs, for one sample less."""
+def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> None:
+    """Outputs and gradients of the steps must be the model's, for the example and for fewer samples."""
     name = type(model).__name__
     whole = _described(model, program, None, (0, len(program.steps)), ())
     mirror = copy.deepcopy(model)
@@ -252,13 +280,12 @@ def _compare(model: nn.Module, program: Program, example: Any) -> None:
     expected, found = _behaviour(mirror, parameters, example), _behaviour(composed, same_parameters, example)
     if not _close(expected, found):
         raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
-    less = pytree.tree_map(lambda leaf: leaf[:-1] if leaf.dim() and len(leaf) > 1 else leaf, example)
     try:
-        expected = _behaviour(mirror, parameters, less)
+        expected = _behaviour(mirror, parameters, fewer)
     except Exception:
         return  # the model itself cannot take so few
     try:
-        same = _close(expected, _behaviour(composed, same_parameters, less))
+        same = _close(expected, _behaviour(composed, same_parameters, fewer))
     except Exception as problem:
         raise CannotTrace(name, f"its forward depends on the number of samples: {problem}") from problem
     if not same:
@@ -268,8 +295,8 @@ def _compare(model: nn.Module, program: Program, example: Any) -> None:
 def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter], input: Any) -> list[Tensor | None]:
     """Outputs, and gradients in the order of the parameters' names, of a pass with a random state of its own."""
     torch.manual_seed(0)
-    output = run(pytree.tree_map(torch.clone, input))  # a forward may write into its input
-    outputs = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    output = run(nest.each(input, torch.clone))  # a forward may write into its input
+    outputs = [leaf for leaf in nest.items(output) if isinstance(leaf, Tensor)]
     ends = [leaf for leaf in outputs if leaf.requires_grad]
     slopes = [torch.linspace(0.5, 1.5, end.numel(), device=end.device).view(end.shape).to(end.dtype) for end in ends]
     sources = [parameters[name] for name in sorted(parameters) if parameters[name].requires_grad]
@@ -282,8 +309,11 @@ def _close(expected: Sequence[Tensor | None], found: Sequence[Tensor | None]) ->
         if one is None or two is None:
             return one is two
         one, two = one.to_dense(), two.to_dense()  # gradients of an embedding may be sparse
-        same_kind = one.shape == two.shape and one.dtype == two.dtype
-        return same_kind and torch.allclose(one.float(), two.float(), rtol=1e-4, atol=1e-6, equal_nan=True)
+        if one.shape != two.shape or one.dtype != two.dtype:
+            return False
+        if not one.is_complex():
+            one, two = one.float(), two.float()
+        return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True)
 
     return len(expected) == len(found) and all(map(close, expected, found))
 

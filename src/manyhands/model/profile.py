@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils import _pytree as pytree
 
 from ..alone import alone
+from ..data import nest
 from ..errors import BadInput
 from .program import Program, Step, call
 from .trace import CannotTrace, trace
@@ -76,7 +76,7 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
     times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
     layers: list[Layer] = []
     for turn in range(passes + 1):
-        values: dict[int, Any] = dict(enumerate(pytree.tree_leaves(example)))
+        values: dict[int, Any] = dict(enumerate(nest.items(example)))
         for index, step in enumerate(program.steps):
             if turn == 0:  # warms up, and looks at what is saved, which takes time
                 with _saving(_parameters(step, model)) as kept:
@@ -87,6 +87,8 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
                 times[index].append((forward, backward))
             if turn == passes:
                 layers.append(_layer(step, model, result, saved[index], times[index]))
+            if program.mutations:
+                result = _really(step, model, values, result)
             values[program.first + index] = result
             for number in step.reads():
                 if last[number] == index:
@@ -121,12 +123,12 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
         leaves.append(tensor.detach().requires_grad_())
         return leaves[-1].clone()
 
-    filled = {number: pytree.tree_map(fresh, values[number]) for number in step.reads()}
+    filled = {number: nest.over(values[number], fresh) for number in step.reads()}
     with torch.enable_grad():
         start = _now(model)
         result = call(step, model, filled)
         forward = _now(model) - start
-    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    outputs = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     sources = [*leaves, *(parameter for parameter in _parameters(step, model) if parameter.requires_grad)]
     backward = 0.0
     if outputs and sources:
@@ -134,11 +136,19 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
         start = _now(model)
         torch.autograd.grad(outputs, sources, ones, allow_unused=True)
         backward = _now(model) - start
-    return forward, backward, pytree.tree_map(_cut_off, result)
+    return forward, backward, nest.over(result, _cut_off)
+
+
+@torch.no_grad()
+def _really(step: Step, model: nn.Module, values: dict[int, Any], measured: Any) -> Any:
+    """The step's result once more, from the values themselves: what was measured wrote into copies of them."""
+    wanted = iter([isinstance(leaf, Tensor) and leaf.requires_grad for leaf in nest.items(measured)])
+    result = call(step, model, values)
+    return nest.over(result, lambda leaf: _leaf(leaf, next(wanted, False)))
 
 
 def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor)]
     return Layer(
         name=step.name,
         forward_seconds=min(forward for forward, _ in times),
@@ -159,7 +169,11 @@ def _parameters(step: Step, model: nn.Module) -> list[nn.Parameter]:
 
 
 def _cut_off(leaf: Any) -> Any:
-    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+    return _leaf(leaf, isinstance(leaf, Tensor) and leaf.requires_grad)
+
+
+def _leaf(leaf: Any, wants_gradient: bool) -> Any:
+    return leaf.detach().requires_grad_(wants_gradient) if isinstance(leaf, Tensor) else leaf
 
 
 def _now(model: nn.Module) -> float:

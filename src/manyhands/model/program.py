@@ -10,24 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter, getitem
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
+
+from ..data import nest
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(nest.Leaf):
     """Stands, in the arguments of a step, for an input or for the result of an earlier step."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(nest.Leaf):
     """Stands, in the arguments of a step, for a tensor of the model."""
 
     name: str
@@ -60,7 +62,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Form(nest.Leaf):
     """What a tensor looked like when the example passed."""
 
     shape: tuple[int, ...]
@@ -72,7 +74,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(nest.Leaf):
     """Stands for something no other rank could be handed, such as a device or an open file."""
 
     kind: str
@@ -89,7 +91,28 @@ def form(value: Any) -> Any:
         return leaf if leaf is None or isinstance(leaf, str) else Stuck(type(leaf).__name__)
 
     # a packed sequence keeps one of its tensors on the CPU whatever the device, so it does not travel
-    return pytree.tree_map(of, value, is_leaf=lambda item: isinstance(item, PackedSequence))
+    return Stuck(type(value).__name__) if isinstance(value, PackedSequence) else _formed(value, of)
+
+
+def _formed(value: Any, of: Callable[[Any], Any]) -> Any:
+    inner = nest.children(value)
+    return of(value) if inner is None else nest.rebuilt(value, [form(item) for item in inner])
+
+
+class Mould:
+    """Makes a nest of the user's own type (a dataclass, a mapping) around what is in it; a step of its own."""
+
+    def __init__(self, like: Any):
+        self.like = nest.over(like, lambda _: None)
+
+    def __call__(self, *items: Any) -> Any:
+        return nest.rebuilt(self.like, list(items))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mould) and type(self.like) is type(other.like)
+
+    def __hash__(self) -> int:
+        return hash(type(self.like))
 
 
 @dataclass(frozen=True)
@@ -114,7 +137,9 @@ class Program:
     def computes(self) -> list[bool]:
         """For each step whether it makes tensors; others ask for sizes, check them or take tuples apart."""
         return [
-            step.target is not getitem and any(isinstance(leaf, Form) for leaf in pytree.tree_leaves(made))
+            step.target not in (getitem, getattr)
+            and not isinstance(step.target, Mould)
+            and any(isinstance(leaf, Form) for leaf in nest.items(made))
             for step, made in zip(self.steps, self.forms[self.first :], strict=True)
         ]
 
@@ -131,31 +156,31 @@ class Program:
         return sorted(value for value, reader in self.readers.items() if value < made and reader >= position)
 
 
-def held(nest: Any) -> Iterator[Any]:
+def held(args: Any) -> Iterator[Any]:
     """Everything the arguments of a step hold, in order."""
-    if isinstance(nest, tuple | list):
-        for item in nest:
+    if isinstance(args, tuple | list):
+        for item in args:
             yield from held(item)
-    elif isinstance(nest, dict):
-        yield from held(list(nest.values()))
-    elif isinstance(nest, slice):
-        yield from held([nest.start, nest.stop, nest.step])
+    elif isinstance(args, dict):
+        yield from held(list(args.values()))
+    elif isinstance(args, slice):
+        yield from held([args.start, args.stop, args.step])
     else:
-        yield nest
+        yield args
 
 
-def replace(nest: Any, fill: Callable[[Any], Any]) -> Any:
+def replace(args: Any, fill: Callable[[Any], Any]) -> Any:
     """The arguments of a step with `fill` applied to everything they hold."""
-    if isinstance(nest, tuple):
-        items = [replace(item, fill) for item in nest]
-        return type(nest)(*items) if hasattr(nest, "_fields") else tuple(items)
-    if isinstance(nest, list):
-        return [replace(item, fill) for item in nest]
-    if isinstance(nest, dict):
-        return {key: replace(item, fill) for key, item in nest.items()}
-    if isinstance(nest, slice):
-        return slice(replace(nest.start, fill), replace(nest.stop, fill), replace(nest.step, fill))
-    return fill(nest)
+    if isinstance(args, tuple):
+        items = [replace(item, fill) for item in args]
+        return type(args)(*items) if hasattr(args, "_fields") else tuple(items)
+    if isinstance(args, list):
+        return [replace(item, fill) for item in args]
+    if isinstance(args, dict):
+        return {key: replace(item, fill) for key, item in args.items()}
+    if isinstance(args, slice):
+        return slice(replace(args.start, fill), replace(args.stop, fill), replace(args.step, fill))
+    return fill(args)
 
 
 def call(step: Step, root: nn.Module, values: Mapping[int, Any]) -> Any:
@@ -191,7 +216,7 @@ class Wire:
     def pack(self, value: Any) -> list[Tensor]:
         if isinstance(self.form, Form):
             return [value]
-        forms, leaves = pytree.tree_leaves(self.form), pytree.tree_leaves(value)
+        forms, leaves = nest.items(self.form), nest.items(value)
         travels = [leaf for leaf, form in zip(leaves, forms, strict=True) if isinstance(form, Form | type)]
         return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in travels]
 
@@ -204,15 +229,20 @@ class Wire:
                 return next(tensors)
             return next(tensors).item() if isinstance(form, type) else form
 
-        return pytree.tree_map(take, self.form)
+        return nest.over(self.form, take)
 
     @property
     def tensors(self) -> list[Form]:
         """What travels, for the example: one entry for each tensor, a number being one of its own."""
         kinds = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
-        forms = [leaf for leaf in pytree.tree_leaves(self.form) if isinstance(leaf, Form | type)]
+        forms = [leaf for leaf in nest.items(self.form) if isinstance(leaf, Form | type)]
         return [leaf if isinstance(leaf, Form) else Form((), kinds[leaf]) for leaf in forms]
 
     @property
     def stuck(self) -> bool:
-        return any(isinstance(leaf, Stuck) for leaf in pytree.tree_leaves(self.form))
+        return any(isinstance(leaf, Stuck) for leaf in nest.items(self.form))
+
+
+def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer of a module under every name it has."""
+    return chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from ..data import nest
+from ..errors import BadInput
 from .profile import Layer
-from .program import Program, Step, Value, Wire, call, replace
+from .program import Program, Step, Value, Wire, call, replace, tensors
 
 
 class Stage(nn.Module):
@@ -141,7 +142,10 @@ class Cut:
 
     def flatten(self, input: Any) -> tuple[Tensor, ...]:
         """The model's input as the tensors the first stage takes."""
-        return tuple(pytree.tree_structure(self.program.inputs).flatten_up_to(input))
+        found = tuple(nest.leaves(input))
+        if len(found) != self.program.first:
+            raise BadInput(f"the model was cut for inputs of {self.program.first} tensors but got {len(found)}")
+        return found
 
     def assemble(self, tensors: Sequence[Tensor]) -> Any:
         """The model's output from the tensors the last stage returns."""
@@ -182,11 +186,6 @@ class Cut:
         found = {step.target for step in steps if step.kind == "module"}
         found |= {name for step in steps for name in step.attributes()}
         return sorted(found | set(self.spare)) if number == 0 else sorted(found)
-
-
-def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and buffer of a module under every name it has."""
-    return chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
 
 
 def _bytes(count: float) -> str:

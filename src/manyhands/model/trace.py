@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,18 +19,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import rnn
-from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
 
-from .program import Attribute, Program, Step, Value, form, replace
+from ..data import nest
+from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace, tensors
 
 # Functions that fx would call at once because they see no tensor (their sizes may be stand-ins all the same), or look
 # into. Always recorded: random ones must draw in every step, fresh tensors may be written into.
 FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
 PACKERS = ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence")
 STACKS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)  # of torch's own modules, those worth opening
+_UNKNOWN = "its forward hands on a value of type {}; use tensors in tuples, lists, dictionaries or dataclasses"
 READS_CONTENTS = {"item", "tolist", "numpy", "equal", "allclose", "is_nonzero"}
 
 
@@ -112,6 +116,11 @@ class _Tracer(fx.Tracer):
         self.made: dict[int, fx.Node] = {}  # storage -> the node that made it
         self.mutations: list[tuple[fx.Node, fx.Node]] = []
         self.written: set[str] = set()
+        self.owners = {
+            tensor.untyped_storage().data_ptr(): name
+            for name, tensor in reversed(list(tensors(model)))
+            if tensor.layout == torch.strided and tensor.numel()
+        }
         self.failed: str | None = None
         self.evaluating = False
         self.thread = threading.get_ident()
@@ -119,16 +128,23 @@ class _Tracer(fx.Tracer):
 
     def program(self, known: set[int]) -> Program:
         """Trace the model and write its program down."""
-        with self._recording():
+        drawn = _python_randomness()
+        with self._recording(), _unchecked():
             graph = self.trace(self.model)
+        if _python_randomness() != drawn:
+            raise RuntimeError("its forward draws numbers that are no tensors (random, numpy.random)")
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         output = next(node for node in graph.nodes if node.op == "output")
         calls = [node for node in graph.nodes if node.op.startswith("call_") and not self._idle(node)]
         number = {node: index for index, node in enumerate([*inputs, *calls])}
         names = {node: node.target for node in graph.nodes if node.op == "get_attr"}
         attributes = {name: operator.attrgetter(name)(self.model) for name in names.values()}
-        if bad := [name for name, tensor in attributes.items() if not isinstance(tensor, Tensor)]:
-            raise RuntimeError(f"{bad[0]} is handed around by the forward but is no tensor")
+        for name, found in attributes.items():
+            if not isinstance(found, Tensor):
+                raise RuntimeError(f'its forward hands on "{name}", which is of type {type(found).__name__}')
+        for leaf in nest.items([form(self.values[node]) for node in output.all_input_nodes]):
+            if isinstance(leaf, Stuck):
+                raise RuntimeError(_UNKNOWN.format(leaf.kind))
 
         def refer(item: Any) -> Any:
             if not isinstance(item, fx.Node):
@@ -149,7 +165,7 @@ class _Tracer(fx.Tracer):
         leaves = iter(Value(index) for index in range(len(inputs)))
         constants = {name: tensor for name, tensor in attributes.items() if id(tensor) not in known}
         return Program(
-            inputs=pytree.tree_map(lambda _: next(leaves), self.example),
+            inputs=nest.over(self.example, lambda _: next(leaves)),
             steps=tuple(steps),
             output=replace(output.args[0], refer),
             forms=tuple(form(self.values[node]) for node in number),
@@ -163,7 +179,7 @@ class _Tracer(fx.Tracer):
         """A question about a shape whose answer nobody used."""
         if node.op in ("call_module", "output") or node.target in (expect, operator.setitem):
             return False
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(self.values[node])):
+        if any(isinstance(leaf, Tensor) for leaf in nest.items(self.values[node])):
             return False
         return all(self._idle(user) for user in node.users)
 
@@ -177,11 +193,22 @@ class _Tracer(fx.Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """One stand-in for each tensor of the example, in its nest; other arguments keep their defaults."""
-        leaves, nest = pytree.tree_flatten(self.example)
+        leaves = list(nest.items(self.example))
         stand_ins = [super(_Tracer, self).create_proxy("placeholder", f"input_{n}", (), {}) for n in range(len(leaves))]
         for stand_in, leaf in zip(stand_ins, leaves, strict=True):
             self._remember(stand_in.node, leaf)
-        return root_fn, [self.root, pytree.tree_unflatten(stand_ins, nest)]
+        remaining = iter(stand_ins)
+        return root_fn, [self.root, nest.over(self.example, lambda _: next(remaining))]
+
+    def create_arg(self, a: Any) -> Any:
+        """What a step may be handed: nests of the user's own types are made by a step of their own, as such."""
+        inner = nest.children(a)
+        if inner is not None and not isinstance(a, tuple | list) and type(a) is not dict:
+            return self.create_proxy("call_function", Mould(a), tuple(inner), {}).node
+        try:
+            return super().create_arg(a)
+        except NotImplementedError as problem:
+            raise RuntimeError(_UNKNOWN.format(type(a).__name__)) from problem
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if module_qualified_name in self.hidden:
@@ -191,8 +218,12 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._aside():
             return forward(*args, **kwargs)
+        drawn = _python_randomness()
         try:
-            return super().call_module(m, forward, args, kwargs)
+            result = super().call_module(m, forward, args, kwargs)
+            if _python_randomness() != drawn:
+                raise RuntimeError("its forward draws numbers that are no tensors (random, numpy.random)")
+            return result
         except Exception:
             self.failed = self.failed or self.path_of_module(m)
             raise
@@ -252,7 +283,7 @@ class _Tracer(fx.Tracer):
             replace(part, lambda item: self.values.get(item, item) if isinstance(item, fx.Node) else item)
             for part in (node.args, node.kwargs)
         )
-        seen = {id(leaf): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        seen = {id(leaf): leaf for leaf in nest.items((args, kwargs)) if isinstance(leaf, Tensor)}
         versions = {key: tensor._version for key, tensor in seen.items()}
         own = dict(called.named_buffers()) if isinstance(called, nn.Module) else {}
         before = {name: tensor.clone() for name, tensor in own.items()}  # BatchNorm writes without a new version
@@ -280,16 +311,16 @@ class _Tracer(fx.Tracer):
             return operator.attrgetter(node.target)(self.root)
 
     def _written(self, tensor: Tensor, by: fx.Node) -> None:
-        maker = self.made.get(tensor.untyped_storage().data_ptr())
-        if maker is not None:
-            self.mutations.append((maker, by))
-            return
-        attributes = [node for node in by.all_input_nodes if node.op == "get_attr"]
-        self.written |= {str(node.target) for node in attributes if self.values[node] is tensor}
+        """By storage: `parameter.data` and views have tensors of their own."""
+        place = tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+        if place in self.owners:
+            self.written.add(self.owners[place])
+        elif place in self.made:
+            self.mutations.append((self.made[place], by))
 
     def _remember(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
-        for leaf in pytree.tree_leaves(value):
+        for leaf in nest.items(value):
             if isinstance(leaf, Tensor) and leaf.numel():
                 self.made.setdefault(leaf.untyped_storage().data_ptr(), node)
 
@@ -300,10 +331,13 @@ class _Tracer(fx.Tracer):
     @contextmanager
     def _standing_aside(self) -> Iterator[None]:
         self.evaluating = True
+        python, numpys = random.getstate(), np.random.get_state()
         try:
             yield
         finally:
             self.evaluating = False
+            random.setstate(python)  # what is called whole may draw: it does so in every step
+            np.random.set_state(numpys)
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -331,8 +365,24 @@ class _Tracer(fx.Tracer):
             yield
 
 
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Call what reentrant checkpoints wrap: a stage holds the activations of its own steps."""
+
+    def run(kind: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args)
+
+    with mock.patch.object(checkpoint.CheckpointFunction, "apply", classmethod(run)):
+        yield
+
+
 def _autocast() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
+def _python_randomness() -> tuple[Any, ...]:
+    """Where the generators of Python and numpy stand; what they draw would be the same in every step of a cut model."""
+    return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def title(model: nn.Module, path: str) -> str:

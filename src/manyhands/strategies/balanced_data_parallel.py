@@ -27,9 +27,10 @@ from ..errors import BadInput
 from ..job import Job
 from ..world.rank import Rank
 from .base import Strategy, Worker
+from .batch_rules import BatchRules
 from .parts import place_model
 from .ranks import default_ranks
-from .replica_worker import ReplicaWorker, check_replicas, replica_devices
+from .replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
 from .replicas import DataParallelCriterion, DataParallelModel, normalised
 
 
@@ -59,13 +60,17 @@ class BalancedDataParallel(Strategy):
         return 1
 
     def check(self, job: Job) -> None:
-        check_replicas(self, job, gathers=False)
+        check_replicas(self, job)
+
+    def prepare(self, job: Job) -> ReplicaRules:
+        return replica_rules(self, job, gathers=False)
 
     def feed(self, rank: Rank) -> Shard:
         return Shard(0, 1)  # the whole batch: replicas split it among themselves
 
     def setup(self, job: Job, rank: Rank) -> Worker:
+        rules: BatchRules = job.prepared.batch
         devices = replica_devices(rank, self.ranks)
-        model = DataParallelModel(place_model(job, rank), devices, self.shares, meter=rank.clock)
-        criterion = DataParallelCriterion(job.task.loss, devices, meter=rank.clock)
+        model = DataParallelModel(place_model(job, rank), devices, self.shares, rank.clock, rules.input)
+        criterion = DataParallelCriterion(job.task.loss, devices, rank.clock, rules.target)
         return ReplicaWorker(job, rank, model, criterion, criterion.replicas)

@@ -31,7 +31,7 @@ from ..world.rank import Rank
 from .base import Strategy, Worker
 from .parts import place_model
 from .ranks import default_ranks
-from .replica_worker import ReplicaWorker, check_replicas, replica_devices
+from .replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
 from .replicas import DataParallelModel, Outputs
 
 
@@ -51,13 +51,23 @@ class DataParallel(Strategy):
         return 1
 
     def check(self, job: Job) -> None:
-        check_replicas(self, job, gathers=True)
+        check_replicas(self, job)
+
+    def prepare(self, job: Job) -> ReplicaRules:
+        return replica_rules(self, job, gathers=True)
 
     def feed(self, rank: Rank) -> Shard:
         return Shard(0, 1)  # the whole batch: replicas split it among themselves
 
     def setup(self, job: Job, rank: Rank) -> Worker:
-        model = DataParallelModel(place_model(job, rank), replica_devices(rank, self.ranks), meter=rank.clock)
+        rules: ReplicaRules = job.prepared
+        model = DataParallelModel(
+            place_model(job, rank),
+            replica_devices(rank, self.ranks),
+            meter=rank.clock,
+            rule=rules.batch.input,
+            output_rule=rules.output,
+        )
 
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)

@@ -31,6 +31,7 @@ from ..job import Job
 from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
+from .batch_rules import BatchRules, batch_rules
 from .schedules import plan, split_sizes
 from .stages import Balance, StagesWorker, cut_model
 
@@ -85,8 +86,9 @@ class Hybrid(Strategy):
         if job.settings.sync_batchnorm and job.has_batchnorm:
             raise refuse(self, "does not join BatchNorm over replicas (sync_batchnorm); use ddp")
 
-    def prepare(self, job: Job) -> Cut:
-        return cut_model(self, job, self.stages, self.balance, option="stages =")
+    def prepare(self, job: Job) -> tuple[Cut, BatchRules | None]:
+        rules = batch_rules(self, job) if self.chunks > 1 else None
+        return cut_model(self, job, self.stages, self.balance, "stages =", self.chunks > 1), rules
 
     def feed(self, rank: Rank) -> Shard:
         replica, place = divmod(rank.index, self.stages)
@@ -103,7 +105,9 @@ class HybridWorker(StagesWorker):
     def __init__(self, strategy: Hybrid, job: Job, rank: Rank):
         self.strategy = strategy
         replica = rank.index // strategy.stages
-        super().__init__(job, rank, job.prepared, range(replica * strategy.stages, (replica + 1) * strategy.stages))
+        pieces, rules = job.prepared
+        peers = range(replica * strategy.stages, (replica + 1) * strategy.stages)
+        super().__init__(job, rank, pieces, peers, rules)
         for place in range(strategy.stages):  # everyone helps to make every group
             group = dist.new_group([self.process(other, place) for other in range(strategy.replicas)])
             if place == self.place:

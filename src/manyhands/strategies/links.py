@@ -68,7 +68,7 @@ class Links:
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
         """Hand tensors over and go on."""
         self.book.enter("communication")
-        numbers, packed = [len(tensors)], [_without_gaps(tensor.detach().to("cpu")) for tensor in tensors]
+        numbers, packed = [len(tensors)], [_plain(tensor) for tensor in tensors]
         for tensor, payload in zip(tensors, packed, strict=True):
             if tensor.dtype not in _NUMBERS or tensor.layout != torch.strided:
                 raise BadInput(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be sent; send dense numbers")
@@ -124,6 +124,11 @@ class Links:
             if work is not None:
                 work.wait()
         self._under_way.clear()
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """What is in memory as it is to be read: views that conjugate or negate on the way out are written down."""
+    return _without_gaps(tensor.detach().to("cpu").resolve_conj().resolve_neg())
 
 
 def _without_gaps(tensor: Tensor) -> Tensor:

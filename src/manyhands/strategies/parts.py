@@ -48,9 +48,10 @@ class Updater:
         job: Job,
         parameters: Iterable[tuple[str, nn.Parameter]],
         norm: Callable[[list[Tensor]], Tensor] | None = None,
+        optimizer: Optimizer | None = None,  # already made, where a rank holds only some parameters
     ):
         self.named = list(parameters)
-        self.optimizer: Optimizer = job.task.optimizer(self.named)
+        self.optimizer: Optimizer = optimizer or job.task.optimizer(self.named)
         self.schedule = job.task.schedule(self.optimizer, job.total_updates) if job.task.schedule else None
         self.clip = job.settings.clip
         self._norm = norm  # of all gradients, where a rank holds only some of them
@@ -138,7 +139,10 @@ def load_named_state(optimizer: Optimizer, named: Iterable[tuple[str, nn.Paramet
     """Put state back by name; parameters held elsewhere are passed over."""
     held = dict(named)
     owner = {name: group for group in state["groups"] for name in group["names"]}
-    for group in optimizer.param_groups:
+    alike = len(optimizer.param_groups) == len(state["groups"])
+    for group, stored in zip(optimizer.param_groups, state["groups"] if alike else optimizer.param_groups, strict=True):
+        if not group["params"]:  # of this group another rank holds everything
+            group.update({key: value for key, value in stored.items() if key in group and key not in NOT_STATE})
         names = [name for name, parameter in held.items() if any(parameter is p for p in group["params"])]
         for name in names:
             if name in owner:

@@ -30,6 +30,7 @@ from ..job import Job
 from ..model import Cut
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
+from .batch_rules import BatchRules, batch_rules
 from .ranks import default_ranks
 from .schedules import SCHEDULES, plan, split_sizes
 from .stages import Balance, StagesWorker, cut_model
@@ -96,9 +97,10 @@ class Pipeline(Strategy):
                 self, "passes chunks one after the other, so sync_batchnorm cannot join them; use model_parallel"
             )
 
-    def prepare(self, job: Job) -> Cut:
+    def prepare(self, job: Job) -> tuple[Cut, BatchRules | None]:
         option = "--ranks" if self.turns == 1 else "ranks x stages_per_rank ="
-        return cut_model(self, job, self.stages, self.balance, option)
+        rules = batch_rules(self, job) if self.shards_batch else None
+        return cut_model(self, job, self.stages, self.balance, option, self.shards_batch), rules
 
     def feed(self, rank: Rank) -> Shard:
         last = (self.stages - 1) % self.ranks
@@ -112,7 +114,8 @@ class PipelineWorker(StagesWorker):
     """Runs its part of the schedule, then updates its layers."""
 
     def __init__(self, strategy: Pipeline, job: Job, rank: Rank):
-        super().__init__(job, rank, job.prepared, range(strategy.ranks), strategy.weights == "late")
+        pieces, rules = job.prepared
+        super().__init__(job, rank, pieces, range(strategy.ranks), rules, strategy.weights == "late")
         self.strategy = strategy
 
     def step(self, batch: Batch | None) -> Loss | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.splitting import Rule, Unsplittable, learn
 from ..errors import RankFailed
 from ..job import Job, seeded
 from ..measure.run import PHASES
 from ..world.parcel import by_value_copy
 from ..world.rank import Rank
 from .base import Loss, Strategy, refuse
+from .batch_rules import BatchRules, batch_rules, two_examples
 from .parts import OrdinaryWorker
 from .replicas import DataParallelModel, Replicas
 
@@ -128,40 +130,57 @@ def replica_devices(rank: Rank, number: int) -> list[torch.device]:
     return [rank.devices[index % len(rank.devices)] for index in range(number)]
 
 
-def check_replicas(strategy: Strategy, job: Job, gathers: bool) -> None:
-    """Refuse what replicas in threads cannot do: batches that cannot be split, outputs that cannot be gathered."""
+class ReplicaRules(NamedTuple):
+    """How batches are split over replicas, and outputs joined again where they are gathered."""
+
+    batch: BatchRules
+    output: Rule | None
+
+
+def check_replicas(strategy: Strategy, job: Job) -> None:
+    """Refuse what replicas in threads cannot do."""
     if job.settings.sync_batchnorm and job.has_batchnorm:
         raise refuse(
             strategy, "runs BatchNorm on each replica's own samples and cannot join them; use ddp with sync_batchnorm"
         )
-    model, augment, (input, target) = by_value_copy((job.model, job.task.augment, job.example()))
-    number = nest.count(target)
-    for name, value in (("inputs", input), ("targets", target)):
-        for tensor in nest.leaves(value):
-            if tensor.dim() and tensor.shape[0] != number:
-                raise refuse(
-                    strategy,
-                    f"splits batches along the first dimension, which must count samples (found {name} of shape "
-                    f"{tuple(tensor.shape)} for {number} samples); use ddp",
-                )
-    if gathers:
-        _check_outputs(strategy, job, model, augment, input, number)
 
 
-def _check_outputs(strategy: Strategy, job: Job, model: nn.Module, augment: Any, input: Any, number: int) -> None:
+def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
+    """What counts samples in batches and outputs; those that cannot be split or gathered are refused."""
+    rules = batch_rules(strategy, job)
+    more, fewer = two_examples(job)
+    model = by_value_copy(job.model).train()
     try:
         with seeded(job.task.seed), torch.no_grad():
-            keyed = augment(input, torch.arange(number)) if augment is not None else input
-            outputs = list(nest.leaves(model.train()(keyed)))
+            outputs = model(more.input), model(fewer.input)
     except Exception:
-        return  # what fails for other reasons is left to the ranks, which name step and phase
-    for output in outputs:
-        if output.dim() == 0 or output.shape[0] != number:
-            raise refuse(
-                strategy,
-                f"gathers outputs along the first dimension, which must count samples (found {tuple(output.shape)} for "
-                f"{number} samples); use balanced_data_parallel, which leaves them where they are",
-            )
+        return ReplicaRules(rules, None)  # what fails for other reasons is left to the ranks, which name step and phase
+    if (hidden := nest.opaque(outputs[0])) is not None:
+        raise refuse(
+            strategy,
+            f"cannot follow tensors out of an object of the model's own kind (the output holds: {type(hidden).__name__}); "
+            "return tensors in tuples, dictionaries or dataclasses, or use ddp",
+        )
+    return ReplicaRules(rules, _output_rule(strategy, outputs, (more.samples, fewer.samples)) if gathers else None)
+
+
+def _output_rule(strategy: Strategy, outputs: tuple[Any, Any], samples: tuple[int, int]) -> Rule:
+    advice = "use balanced_data_parallel, which leaves them where they are"
+    single = next((tensor for tensor in nest.leaves(outputs[0]) if not tensor.dim()), None)
+    try:
+        rule = learn(*outputs, samples)
+    except Unsplittable as problem:
+        raise refuse(
+            strategy,
+            f"gathers outputs along the first dimension, which must count samples (found {problem}); {advice}",
+        ) from problem
+    if single is not None:
+        raise refuse(
+            strategy,
+            f"gathers outputs along the first dimension, which must count samples (found a tensor of shape () for "
+            f"{samples[0]} samples); {advice}",
+        )
+    return rule
 
 
 def _size(tensor: Tensor) -> int:

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data import nest
+from ..data import nest, splitting
 from ..data.order import Shard
+from ..data.splitting import Rule
 from ..errors import BadInput
 from .ranks import default_ranks
 from .threads import Threads, saved_bytes
@@ -48,16 +49,21 @@ class DataParallelModel(nn.Module):
         devices: Sequence[Device] | None = None,
         shares: Sequence[float] | None = None,
         meter: Meter | None = None,
+        rule: Rule | None = None,  # what counts samples in a model's one input, where that is known
+        output_rule: Rule | None = None,
     ):
         super().__init__()
         self.module = module
         self.replicas = Replicas(module, _devices(module, devices), meter)
         self.shares = None if shares is None else normalised(shares, len(self.replicas.devices))
+        self._rule = None if rule is None else ((rule,), splitting.SHARED)
+        self._output_rule = output_rule
 
     def forward(self, *inputs: Any, **named: Any) -> Outputs:
-        total = nest.count((inputs, named))
-        bounds = self.bounds(total)
-        parts = self.replicas.scatter((inputs, named), total, bounds)
+        given = inputs, named
+        rule = self._rule or (splitting.inferred(inputs), splitting.inferred(named))
+        bounds = self.bounds(splitting.count(given, rule))
+        parts = self.replicas.scatter(given, rule, bounds)
         outputs = Outputs(self.replicas.run([(args, kwargs) for args, kwargs in parts]))
         outputs.counts = tuple(stop - start for start, stop in bounds)
         return outputs
@@ -70,7 +76,7 @@ class DataParallelModel(nn.Module):
 
     def gather(self, outputs: Outputs) -> Any:
         """The outputs as one nest on the first device, as `module` would have given them for the whole batch."""
-        return gather(outputs, self.replicas.devices[0], self.replicas.meter)
+        return gather(outputs, self.replicas.devices[0], self.replicas.meter, self._output_rule)
 
 
 class DataParallelCriterion(nn.Module):
@@ -80,16 +86,21 @@ class DataParallelCriterion(nn.Module):
     """
 
     def __init__(
-        self, criterion: Callable[..., Tensor], devices: Sequence[Device] | None = None, meter: Meter | None = None
+        self,
+        criterion: Callable[..., Tensor],
+        devices: Sequence[Device] | None = None,
+        meter: Meter | None = None,
+        rule: Rule | None = None,  # what counts samples in the targets, where that is known
     ):
         super().__init__()
-        self.criterion, self._meter = criterion, meter
+        self.criterion, self._meter, self._rule = criterion, meter, rule
         places = [torch.device(device) for device in devices or ()]
         self.replicas = Replicas(criterion, places, meter) if places else None
 
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
         counts = getattr(outputs, "counts", None) or tuple(nest.count(output) for output in outputs)
-        total = nest.count(target)
+        rule = self._rule or splitting.inferred(target)
+        total = splitting.count(target, rule)
         if sum(counts) != total:
             raise BadInput(
                 f"the outputs hold {sum(counts)} samples in {len(counts)} parts, the targets {total}; "
@@ -99,11 +110,9 @@ class DataParallelCriterion(nn.Module):
             self.replicas = Replicas(self.criterion, [_place(output) for output in outputs], self._meter)
         ends = [sum(counts[: index + 1]) for index in range(len(counts))]
         bounds = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
-        targets = self.replicas.scatter(target, total, bounds)
+        targets = self.replicas.scatter(target, rule, bounds)
         losses = self.replicas.run([((output, part), {}) for output, part in zip(outputs, targets, strict=True)])
-        means = gather(
-            [loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.meter, scalars=True
-        )
+        means = gather([loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.meter)
         return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
 
 
@@ -118,12 +127,11 @@ class Replicas:
         self.saved_bytes = [0] * len(self.devices)  # activations each replica kept for backward, in its first run
         self._slots = _slots(module, self.copies) if isinstance(module, nn.Module) else []
 
-    def scatter(self, value: Any, total: int, bounds: Sequence[tuple[int, int]]) -> list[Any]:
-        """A stretch of every tensor of a nest for each replica; only what leaves the first is a copy."""
-        devices = self.devices[: len(bounds)]
+    def scatter(self, value: Any, rule: Rule, bounds: Sequence[tuple[int, int]]) -> list[Any]:
+        """A stretch of a batch for each replica; only what leaves the first is a copy."""
         with self.meter.during("communication"):
-            pieces = [scatter(tensor, total, bounds, devices, self.meter) for tensor in nest.leaves(value)]
-        return [_rebuilt(value, [piece[index] for piece in pieces]) for index in range(len(bounds))]
+            parts = splitting.split(value, rule, bounds)
+            return scatter(parts, self.devices[: len(bounds)], self.meter)
 
     def run(self, inputs: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
         """Every replica on its input, in its own thread; differentiable in the weights and the inputs."""
@@ -169,22 +177,36 @@ class Replicas:
                     target.training = source.training
 
 
-def gather(outputs: Sequence[Any], device: Device, meter: Meter | None = None, scalars: bool = False) -> Any:
-    """Outputs of replicas as one nest on `device`, joined along the first dimension."""
+def gather(outputs: Sequence[Any], device: Device, meter: Meter | None = None, rule: Rule | None = None) -> Any:
+    """Outputs of replicas as one nest on `device`, joined sample by sample: by rows, where no rule says otherwise."""
     if len(outputs) == 1 and (first := nest.first(outputs[0])) is not None and first.device == torch.device(device):
         return outputs[0]
     counts = getattr(outputs, "counts", None)
-    columns = list(zip(*(nest.leaves(output) for output in outputs), strict=True))
-    for column in columns:
+    if rule is None:
+        rule = _rows(outputs, counts)
+    for output, number in zip(outputs, counts or (), strict=counts is not None):
+        if (found := splitting.count(output, rule)) not in (0, number):
+            raise BadInput(f"the output of {number} samples holds {found}; to be gathered it needs one per sample")
+    place = torch.device(device)
+    return splitting.join(
+        outputs,
+        rule,
+        rows=lambda parts: Gather.apply(meter or Unmetered(), place, *parts),
+        entry=lambda item: nest.each(item, lambda tensor: tensor.to(place)),
+    )
+
+
+def _rows(outputs: Sequence[Any], counts: tuple[int, ...] | None) -> Rule:
+    """The rule for outputs whose every tensor has a row per sample."""
+    for column in zip(*(nest.leaves(output) for output in outputs), strict=True):
         lengths = tuple(tensor.shape[0] if tensor.dim() else None for tensor in column)
-        if not scalars and (None in lengths or (counts is not None and lengths != counts)):
+        if None in lengths or (counts is not None and lengths != counts):
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in column)
             raise BadInput(
                 f"outputs of {counts or len(outputs)} samples have shapes {shapes}: to be gathered, their first "
                 "dimension must count samples; use balanced_data_parallel, which leaves them where they are"
             )
-    joined = [Gather.apply(meter or Unmetered(), torch.device(device), *column) for column in columns]
-    return _rebuilt(outputs[0], joined)
+    return splitting.inferred(outputs[0])
 
 
 # ---------------------------------------------------------------- small things
@@ -219,12 +241,6 @@ def _devices(module: nn.Module, devices: Sequence[Device] | None) -> list[torch.
 def _place(output: Any) -> torch.device:
     tensor = nest.first(output)
     return tensor.device if tensor is not None else torch.device("cpu")
-
-
-def _rebuilt(value: Any, tensors: Sequence[Tensor]) -> Any:
-    """The nest `value` with other tensors in it."""
-    remaining = iter(tensors)
-    return nest.each(value, lambda _: next(remaining))
 
 
 Place = tuple[nn.Module, str, bool]  # module, name, whether it is a parameter

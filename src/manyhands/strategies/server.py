@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.batches import Batch
 from ..job import Job, trained_parameters
@@ -21,6 +21,7 @@ from ..world.watch import LOST
 from .gradient_slots import add_all
 from .mail import PUSH, Gradients, Letter, MemoryOffice, Office
 from .mail_network import NetworkOffice
+from .part_optimizer import like, part_optimizer
 from .parts import Updater
 from .slices import Slice, slice_state
 
@@ -35,8 +36,9 @@ class Server:
         self.number = rank.index - rank.ranks
         self.slices = slices[self.number]
         self.shapes = {name: parameter.shape for name, parameter in trained_parameters(job.model)}
-        self.own = {name: nn.Parameter(value) for name, value in self._slice_of(job, rank.shared)}
-        self.updater = Updater(job, self.own.items(), self._norm if group else None)
+        whole = dict(trained_parameters(job.model))
+        self.own = {name: like(whole[name], value) for name, value in self._slice_of(job, rank.shared)}
+        self.updater = Updater(job, self.own.items(), self._norm if group else None, part_optimizer(job, self.own))
         if self.mode != "sync":
             self.updater.clip = None  # a rank's gradient is an update by itself and is clipped there
         self._servers = group

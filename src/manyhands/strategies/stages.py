@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -13,12 +13,16 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.generators import seeded
+from ..data.splitting import Rule, split
 from ..job import Job
 from ..model import Cut, Stage, cut
 from ..model.late_weights import AtTheEnd
 from ..world.rank import Rank
-from .base import Loss, Strategy
+from .base import Loss, Strategy, refuse
+from .batch_rules import BatchRules
 from .links import Links, Owed, accept, send
+from .part_optimizer import part_optimizer
 from .parts import Updater, autocast, full_weights
 from .schedules import Action, Forward
 
@@ -26,15 +30,41 @@ EXAMPLE = 32  # samples the costs of layers are measured with
 Balance = tuple[int, ...] | str
 
 
-def cut_model(strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks") -> Cut:
-    """Where to cut, worked out once on the caller's side; names of layers are written a+b."""
-    input, _ = job.example(min(EXAMPLE, job.task.batch_size))
-    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
-    input = nest.each(input, lambda tensor: tensor.to(place))
-    if job.task.augment is not None:
-        input = job.task.augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+def cut_model(
+    strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks", several: bool = False
+) -> Cut:
+    """Where to cut, worked out once on the caller's side; names of layers are written a+b.
+
+    `several`: whether a step runs the model's forward several times, on a part of the batch each.
+    """
+    samples = min(EXAMPLE, job.task.batch_size, len(job.train))
+    example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
+    if len(list(nest.items(example))) != len(list(nest.items(fewer))):
+        raise refuse(
+            strategy,
+            f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
+            "that grow with the number of samples); stack them in task.collate, or use ddp",
+        )
     asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
-    return cut(job.model.train(), stages, input, asked, strategy=strategy.name, option=option)
+    pieces = cut(job.model.train(), stages, example, asked, fewer=fewer, strategy=strategy.name, option=option)
+    own = {name for name, _ in job.model.named_parameters()}
+    if several and (written := sorted(own & pieces.program.written)):
+        raise refuse(
+            strategy,
+            f'runs the forward several times per step, and it writes the parameter "{written[0]}" each time; '
+            "use model_parallel, or chunks=1",
+        )
+    return pieces
+
+
+def _input(job: Job, samples: int) -> Any:
+    """The first samples as the model gets them, on its device."""
+    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
+    with seeded(job.task.seed):
+        input = nest.each(job.example(samples)[0], lambda tensor: tensor.to(place))
+        if job.task.augment is not None:
+            input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
+    return input
 
 
 class StagesWorker:
@@ -43,8 +73,17 @@ class StagesWorker:
     `peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)].
     """
 
-    def __init__(self, job: Job, rank: Rank, pieces: Cut, peers: Sequence[int], late_weights: bool = False):
+    def __init__(
+        self,
+        job: Job,
+        rank: Rank,
+        pieces: Cut,
+        peers: Sequence[int],
+        rules: BatchRules | None = None,  # None where batches pass whole
+        late_weights: bool = False,
+    ):
         self.job, self.rank, self.pieces, self.peers = job, rank, pieces, list(peers)
+        self._rules = rules or BatchRules("", "")
         self.place = self.peers.index(rank.index)
         self.replicas = rank.ranks // len(self.peers)
         self.last = len(pieces) - 1
@@ -58,16 +97,14 @@ class StagesWorker:
         self.links = Links(rank.device, rank.clock, self._late.meanwhile if self._late else None)
         self._shared = self._shared_groups()
         self.named = self._named_parameters()
-        # a rank may hold no trained layer at all; optimizers refuse to be made of nothing
-        stand_in = {"": nn.Parameter(torch.zeros(0, 0))}
-        self.updater = Updater(job, (self.named or stand_in).items(), self._norm)
+        self.updater = Updater(job, self.named.items(), self._norm, part_optimizer(job, self.named))
 
     # ------------------------------------------------------------ one step
 
     def passes(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
         """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
-        inputs = _split(batch.input, sizes) if 0 in self.stages else []
-        targets = _split(batch.target, sizes) if self.last in self.stages else []
+        inputs = _split(batch.input, self._rules.input, sizes) if 0 in self.stages else []
+        targets = _split(batch.target, self._rules.target, sizes) if self.last in self.stages else []
         under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
         total: Tensor | None = None
         if self._late is not None:
@@ -164,7 +201,7 @@ class StagesWorker:
             holders = self.pieces.shared.get(name)
             if parameter.grad is not None and (holders is None or holders[0] in self.stages):
                 gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-                square += gradient.double().pow(2).sum().cpu()
+                square += gradient.abs().double().pow(2).sum().cpu()
         self.rank.all_reduce(square)
         return (square / self.replicas).sqrt()
 
@@ -214,13 +251,12 @@ class StagesWorker:
         self.links.drain()
 
 
-def _split(value: Any, sizes: Sequence[int]) -> list[Any]:
-    """The chunks of a nest of tensors."""
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(nest.each(value, lambda tensor, a=start, b=start + size: tensor[a:b]))  # type: ignore[misc]
-        start += size
-    return pieces
+def _split(value: Any, rule: Rule, sizes: Sequence[int]) -> list[Any]:
+    """The chunks of a batch."""
+    if len(sizes) == 1:
+        return [value]
+    ends = list(accumulate(sizes))
+    return split(value, rule, [(end - size, end) for end, size in zip(ends, sizes, strict=True)])
 
 
 def _forget_the_rest(model: nn.Module, stages: Any) -> None:
@@ -232,13 +268,10 @@ def _forget_the_rest(model: nn.Module, stages: Any) -> None:
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One optimizer's state out of those of the stages: groups of equal options belong together."""
-    groups: dict[str, dict[str, Any]] = {}
-    state = {}
-    for part in parts:
-        state.update({name: values for name, values in part["state"].items() if name})
-        for group in part["groups"]:
-            options = {key: value for key, value in group.items() if key != "names"}
-            whole = groups.setdefault(repr(options), {**options, "names": []})
-            whole["names"] += [name for name in group["names"] if name and name not in whole["names"]]
-    return {"state": state, "groups": list(groups.values())}
+    """One optimizer's state out of those of the stages, which all have the same groups."""
+    state = {name: values for part in parts for name, values in part["state"].items()}
+    groups = []
+    for several in zip(*(part["groups"] for part in parts), strict=True):
+        names = dict.fromkeys(name for group in several for name in group["names"])
+        groups.append({**several[0], "names": list(names)})
+    return {"state": state, "groups": groups}

@@ -155,9 +155,14 @@ def _wake(device: torch.device) -> None:
 
 
 def _gradients(outputs: list[Tensor], gradients: list[Tensor], leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """Of the leaves, which belong to this one walk. Not by autograd.grad: reentrant checkpoints refuse to be part of it."""
     if not outputs or not leaves:
         return [None] * len(leaves)
-    return torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+    torch.autograd.backward(outputs, gradients)
+    found = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return found
 
 
 def _together(asked: list[tuple[list[Tensor], list[Tensor], list[Tensor]]]) -> list[Sequence[Tensor | None]]:

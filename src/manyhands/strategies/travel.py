@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import comm
 
-from ..errors import BadInput
+from ..data import nest
 
 
 class Meter(Protocol):
@@ -85,25 +86,12 @@ class Gather(torch.autograd.Function):
             return None, None, parts[0].to(ctx.devices[0]), *sent
 
 
-def scatter(
-    tensor: Tensor, total: int, bounds: Sequence[tuple[int, int]], devices: Sequence[torch.device], meter: Meter
-) -> Sequence[Tensor]:
-    """The stretches of a tensor on the devices of their replicas; only what leaves the first is a copy."""
-    if tensor.dim() == 0:
-        return [tensor.to(device) for device in devices]
-    if tensor.shape[0] != total:
-        raise BadInput(
-            f"a tensor of shape {tuple(tensor.shape)} in a batch of {total} samples cannot be split over replicas; "
-            "its first dimension must count samples"
-        )
-    parts = [tensor[start:stop] for start, stop in bounds]
-    meter.count(_bytes(parts[1:]))
-    if _own_gpus(devices) and not tensor.requires_grad:
-        return comm.scatter(tensor, devices, [stop - start for start, stop in bounds])
-    return [
-        parts[0].to(devices[0]),
-        *(part.to(device, copy=True) for part, device in zip(parts[1:], devices[1:], strict=True)),
-    ]
+def scatter(parts: Sequence[Any], devices: Sequence[torch.device], meter: Meter) -> list[Any]:
+    """The stretches of a batch on the devices of their replicas; only what leaves the first is a copy."""
+    meter.count(_bytes(list(nest.leaves(list(parts[1:])))))
+    first = nest.each(parts[0], lambda tensor: tensor.to(devices[0]))
+    others = zip(parts[1:], devices[1:], strict=True)
+    return [first, *(nest.each(part, partial(Tensor.to, device=device, copy=True)) for part, device in others)]
 
 
 def _broadcast(tensors: list[Tensor], devices: Sequence[torch.device]) -> list[list[Tensor]]:

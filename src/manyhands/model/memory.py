@@ -1,0 +1,121 @@
+"""What a forward leaves behind in its model: parameters and buffers it writes, and attributes it reads the next time.
+
+Found by trying, on a copy: the model is called twice with the same input, weights and random state. An attribute that
+is not the same after both calls (a counter, a running mean), or that made the second call give something else (a cache
+of the batch before), is state. An attribute that is only set, such as attention kept for pictures, is none.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import nest
+from ..data.generators import seeded
+from .program import tensors
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_DEPTH = 4  # how far into objects that modules hold
+
+
+@dataclass(frozen=True)
+class Memory:
+    """By name: tensors of the model that its forward writes; by module: the attribute it remembers something in."""
+
+    written: frozenset[str] = frozenset()
+    rebound: dict[str, str] = field(default_factory=dict)  # module -> a buffer its forward replaces by another tensor
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+def memory(model: nn.Module, example: Any) -> Memory:
+    """What calling `model` leaves behind. A model that cannot be called has none: others will say why."""
+    mirror = copy.deepcopy(model)
+    _stir(mirror)
+    start = {name: tensor.detach().clone() for name, tensor in tensors(mirror)}
+    before = dict(tensors(mirror))
+    untouched = _attributes(mirror)
+    try:
+        first = _call(mirror, example)
+        once = _attributes(mirror)
+        written = {name for name, tensor in tensors(mirror) if not _equal(tensor.detach(), start[name])}
+        rebound = {name for name, tensor in mirror.named_buffers() if tensor is not before[name]}
+        _restore(mirror, start)
+        second = _call(mirror, example)
+        twice = _attributes(mirror)
+    except Exception:
+        return Memory()
+    changing = {key for key in twice if key not in once or not _equal(once[key], twice[key])}
+    if not _equal(first, second):
+        changing |= {key for key in once if key not in untouched or not _equal(untouched[key], once[key])}
+    return Memory(
+        frozenset(written),
+        {name.rpartition(".")[0]: name.rpartition(".")[2] for name in sorted(rebound)},
+        dict(sorted(changing, reverse=True)),
+    )
+
+
+@torch.no_grad()
+def _stir(model: nn.Module) -> None:
+    """A teacher that begins as a copy of its student must not hide that it is written."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.device.type == "cpu":
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype), alpha=1e-3)
+
+
+def _call(model: nn.Module, example: Any) -> list[Tensor]:
+    with seeded(0):
+        output = model(nest.each(example, torch.clone))
+    return [tensor.detach().clone() for tensor in nest.leaves(output)]
+
+
+@torch.no_grad()
+def _restore(model: nn.Module, start: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(start[name])
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = start[f"{path}.{name}" if path else name].clone()
+
+
+def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
+    """What modules hold beside parameters, buffers and modules, as values that later changes do not reach."""
+    known = {id(tensor) for _, tensor in tensors(model)}
+    return {
+        (path, name): _frozen(value, known, _DEPTH)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in _OF_TORCH
+    }
+
+
+def _frozen(value: Any, known: set[int], depth: int) -> Any:
+    if isinstance(value, Tensor):
+        return None if id(value) in known else value.detach().clone()
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, nn.Module) or callable(value) or not depth:
+        return None
+    if isinstance(value, dict):
+        return {repr(key): _frozen(item, known, depth - 1) for key, item in value.items()}
+    try:
+        inner = list(value) if hasattr(value, "__len__") else list(vars(value).values())
+    except TypeError:
+        return None  # nothing to look into
+    return [_frozen(item, known, depth - 1) for item in inner]
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        alike = one.shape == two.shape and one.dtype == two.dtype and one.layout == two.layout == torch.strided
+        return alike and torch.allclose(one, two, rtol=1e-6, atol=0.0, equal_nan=True)
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_equal(item, two[key]) for key, item in one.items())
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(_equal, one, two))
+    return type(one) is type(two) and bool(one == two or one != one)
