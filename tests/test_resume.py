@@ -164,10 +164,10 @@ def test_seconds_between_checkpoints_are_agreed_on_by_all_ranks(tmp_path: Path) 
         assert kept[0] == 96
 
 
-def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path: Path) -> None:
+def test_resume_without_a_checkpoint_starts_from_scratch_and_says_so(tmp_path: Path) -> None:
     run = fit(toy(), run_dir=tmp_path, resume=True, checkpoint_every=100)
     assert run.resumed_from is None
-    assert any("no checkpoint to resume from in" in note and "starting anew" in note for note in run.notes)
+    assert any("no checkpoint to resume from in" in note and "starting from scratch" in note for note in run.notes)
     assert run.steps == 16
 
 
@@ -223,12 +223,105 @@ def test_bad_input(keywords: dict[str, Any], message: str) -> None:
         fit(toy(), **keywords)
 
 
-def test_a_fit_that_starts_anew_puts_earlier_checkpoints_aside(tmp_path: Path) -> None:
+def steps_in(folder: Path) -> list[int]:
+    return [int(path.name[5:]) for path in published(folder)]
+
+
+def test_a_fit_from_scratch_puts_earlier_checkpoints_aside_and_deletes_none(tmp_path: Path) -> None:
+    """Put aside twice, the good ones were gone."""
     fit(toy(), run_dir=tmp_path, checkpoint_every=4)
     run = fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=4)
-    assert [path.name for path in published(tmp_path / "checkpoints")] == ["step-00000004"]
-    assert next(path.name for path in published(tmp_path / "checkpoints.before")) == "step-00000016"
-    assert any("starting anew: the checkpoints of an earlier run are now in" in note for note in run.notes)
+    fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=8)
+    assert steps_in(tmp_path / "checkpoints") == [8, 4]
+    assert steps_in(tmp_path / "checkpoints.before") == [16, 12, 8]
+    assert steps_in(tmp_path / "checkpoints.before-2") == [4]
+    assert any("starting from scratch: the checkpoints of an earlier run are now in" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keywords"),
+    [
+        ("pipeline", {"ranks": 9}),  # more stages than layers: known when the model is cut
+        ("ddp", {"ranks": 2, "on_death": "continue"}),
+        ("ddp", {"ranks": 1000}),  # more processes than descriptors
+    ],
+)
+def test_a_refused_fit_leaves_the_checkpoints_alone(strategy: str, keywords: dict[str, Any], tmp_path: Path) -> None:
+    """It moved them aside first; refused twice, it had deleted them."""
+    run = fit(toy(), run_dir=tmp_path, checkpoint_every=8)
+    for _ in range(2):
+        with pytest.raises(BadInput):
+            fit(toy(), strategy, run_dir=tmp_path, checkpoint_every=8, **keywords)
+    assert steps_in(tmp_path / "checkpoints") == [16, 8]
+    assert not list(tmp_path.glob("checkpoints.*"))
+    assert Run.load(tmp_path).weights_sha256 == run.weights_sha256
+
+
+def test_after_a_fit_that_failed_at_once_resume_finds_the_run_before(tmp_path: Path) -> None:
+    whole = fit(toy())
+    fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=12)
+    breaking = toy(loss=BreakingLoss(_raise, call=1, rank=0))
+    with pytest.raises(RankFailed, match="boom"):
+        fit(breaking, run_dir=tmp_path, checkpoint_every=4)
+    assert steps_in(tmp_path / "checkpoints") == []
+    struck = toy(loss=BreakingLoss(_raise, call=2, rank=0, unless=str(tmp_path / "struck")))
+    run = fit(struck, run_dir=tmp_path, checkpoint_every=4, resume=True, max_restarts=1)
+    assert run.resumed_from is not None
+    assert run.resumed_from["step"] == 12
+    assert run.faults[-1]["resumed_step"] == 12, "a restart too goes on from there"
+    assert any("using one of an earlier run" in note for note in run.notes)
+    assert run.weights_sha256 == whole.weights_sha256
+
+
+def test_a_restart_does_not_go_on_from_the_checkpoints_of_another_run(tmp_path: Path) -> None:
+    """Without checkpoints of its own a restarted fit took up those it found in the folder."""
+    fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=12)
+    task = toy(loss=BreakingLoss(_raise, call=3, rank=0, unless=str(tmp_path / "struck")))
+    run = fit(task, run_dir=tmp_path, max_restarts=1)
+    assert run.faults[0]["resumed_step"] == 0
+    assert run.resumed_from is None
+
+
+def test_a_resumed_fit_says_under_which_other_conditions_it_goes_on(tmp_path: Path) -> None:
+    """Another clip, precision, loss or data of the same size went on without a word."""
+    fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=8)
+    other = toy(loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
+    input, target = other.train
+    changed = other.replace(train=(input + 1, target))
+    run = fit(changed, run_dir=tmp_path, resume=True, clip=1.0, precision="bf16")
+    notes = "\n".join(run.notes)
+    for change in (
+        "clip was None and is 1.0;",
+        "precision was fp32 and is bf16;",
+        "loss was cross_entropy and is CrossEntropyLoss(ignore_index=-100, label_smoothing=0.1, reduction='mean');",
+        "the training samples are not those it was made with;",
+    ):
+        assert f"the checkpoint was made under other conditions: {change}" in notes
+    assert "other conditions" not in "\n".join(fit(toy(), run_dir=tmp_path, resume=True).notes)
+
+
+def test_samples_drawn_at_random_are_not_called_other_data(tmp_path: Path) -> None:
+    task = toy(train=Noise())
+    fit(task, run_dir=tmp_path, checkpoint_every=4, max_steps=4)
+    assert "other conditions" not in "\n".join(fit(task, run_dir=tmp_path, resume=True, max_steps=5).notes)
+
+
+class Noise(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.frombuffer(bytearray(os.urandom(12)), dtype=torch.uint8).float() / 255, index % 2
+
+
+def test_fewer_steps_than_the_checkpoint_has_are_answered_with_its_weights_and_a_note(tmp_path: Path) -> None:
+    before = fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=12)
+    run = fit(toy(), run_dir=tmp_path, resume=True, max_steps=5)
+    assert run.weights_sha256 == before.weights_sha256
+    assert (
+        "nothing is left to train: the checkpoint is of step 12 and 5 steps are asked for; these are its weights"
+        in (run.notes)
+    )
 
 
 # ---------------------------------------------------------------- restarts
@@ -350,3 +443,24 @@ def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_check
     assert run.restarts == 1
     assert re.search(message, done.stderr), done.stderr[-3000:]
     assert run.weights_sha256 == fit(toy(), "ddp", ranks=2).weights_sha256
+
+
+def test_what_torchrun_starts_refuses_first_and_goes_on_only_from_its_own_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its restart took up the finished run of another day where it had died before its first checkpoint."""
+    fit(toy(), run_dir=tmp_path, checkpoint_every=8)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(BadInput, match="torchrun started 1 processes but pipeline needs 9"):
+        fit(toy(), "pipeline", ranks=9, run_dir=tmp_path, checkpoint_every=8)
+    assert steps_in(tmp_path / "checkpoints") == [16, 8]
+    again = fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=6)  # written since torchrun (here: pytest) began
+    assert again.resumed_from is not None
+    for path in published(tmp_path / "checkpoints"):
+        os.utime(path, (1, 1))
+    run = fit(toy(), run_dir=tmp_path, checkpoint_every=4, max_steps=6)
+    assert run.resumed_from is None
+    assert run.steps == 6
+    assert steps_in(tmp_path / "checkpoints.before") == [16, 8]

@@ -38,6 +38,7 @@ FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 TENSOR_FILES = {"weights": "model.safetensors", "state": "optimizer.safetensors", "history": "history.safetensors"}
 FILES = (*TENSOR_FILES.values(), STATE)
 KEEP = 3
+CONDITIONS = "conditions"  # the key under which a checkpoint of a task keeps what may differ (conditions.py)
 _PIECE = 8 << 20  # bytes written and hashed at a time
 _SPARE = 1 << 20  # bytes that stay free on the disk
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -126,7 +127,7 @@ def _kind(factory: Any) -> str:
 
 def refuse_other_task(checkpoint: Checkpoint, task: Mapping[str, Any]) -> None:
     """A checkpoint of another task or model is bad input; the first difference says which."""
-    difference = _first_difference(checkpoint.task, task)
+    difference = first_difference(checkpoint.task, task)
     if difference:
         raise BadInput(
             f"the checkpoint {checkpoint.path} is of another task: {difference}; "
@@ -134,8 +135,10 @@ def refuse_other_task(checkpoint: Checkpoint, task: Mapping[str, Any]) -> None:
         )
 
 
-def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     for key in dict.fromkeys([*new, *old]):
+        if key == CONDITIONS:
+            continue  # they may differ
         before, now = old.get(key), new.get(key)
         if before != now:
             return _weight_difference(before, now) if key == "weights" else f"{key} was {before!r} and is {now!r}"

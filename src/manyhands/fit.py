@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .checkpoint import FOLDER, interval
+from .conditions import conditions
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
 from .fitting import Fitting
@@ -79,7 +80,7 @@ def fit(
     devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
     job = build(task, settings)
     check_length(job)
-    keeping = _keeping(checkpoint_every, resume, run_dir)
+    keeping = _keeping(checkpoint_every, resume, run_dir, job)
     plan = Plan(on_step is not None, on_epoch is not None, keeping=keeping, survive=on_death == "continue", fault=fault)
     _check_failure_options(max_restarts, stall_seconds, on_death)
     run = _new_run(job, chosen, devices, command)
@@ -123,7 +124,7 @@ def _both(*hearers: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
 
 
 def _keeping(
-    checkpoint_every: int | str | None, resume: bool, run_dir: str | os.PathLike[str] | None
+    checkpoint_every: int | str | None, resume: bool, run_dir: str | os.PathLike[str] | None, job: Job
 ) -> Keeping | None:
     every = interval(checkpoint_every)
     if run_dir is None:
@@ -131,7 +132,7 @@ def _keeping(
             if asked:
                 raise BadInput(f"{name} needs a folder for checkpoints; give run_dir (--run-dir)")
         return None
-    return Keeping(Path(run_dir).absolute() / FOLDER, every) if every else None
+    return Keeping(Path(run_dir).absolute() / FOLDER, every, conditions(job)) if every else None
 
 
 def _check_failure_options(max_restarts: int, stall_seconds: float | None, on_death: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,15 +12,17 @@ from typing import Any
 
 import torch
 
-from .checkpoint import FOLDER, Checkpoint, fingerprint, latest, published, refuse_other_task
+from .checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
+from .conditions import changes, conditions
 from .errors import RankFailed
 from .job import Job
 from .loop import Outcome, Plan, Training
 from .measure.run import Run, available_cores
 from .probe import probe
+from .resuming import earlier, newest, put_aside
 from .strategies.base import Strategy, check_stream, refuse
 from .world.doctor import Doctor
-from .world.launch import Place, launch
+from .world.launch import Place, check_descriptors, launch
 from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
 from .world.survivors import Exchange, SurvivingRank, may_go_on
 from .world.watch import Board
@@ -78,35 +79,52 @@ class Fitting:
         self.run.notes.append(text)
         self.show("note", text)
 
-    def last_checkpoint(self, say_if_none: bool = True) -> Checkpoint | None:
-        """The newest whole checkpoint of this task; damaged ones are passed over and said."""
+    def resumable(self) -> Checkpoint | None:
+        """What `resume` goes on from: the last checkpoint, else one of a run before it that was put aside."""
         if self.checkpoints is None:
             return None
-        found, passed_over = latest(self.checkpoints)
-        for reason in passed_over:
-            self.note(reason)
+        found = self.last_checkpoint()
         if found is None:
-            if say_if_none:
-                self.note(f"no checkpoint to resume from in {self.checkpoints}: starting anew")
-            return None
-        refuse_other_task(found, fingerprint(self.job))
+            found = earlier(self.checkpoints, fingerprint(self.job))
+            if found is None:
+                self.note(f"no checkpoint to resume from in {self.checkpoints}: starting from scratch")
+                return None
+            self.note(f"no checkpoint to resume from in {self.checkpoints}: using one of an earlier run")
+            self._goes_on_from(found)
+        self._say_what_differs(found)
+        return found
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest whole checkpoint of this fit."""
+        found = newest(self.checkpoints, self.note) if self.checkpoints is not None else None
+        if found is not None:
+            refuse_other_task(found, fingerprint(self.job))
+            self._goes_on_from(found)
+        return found
+
+    def _goes_on_from(self, found: Checkpoint) -> None:
         where = {"step": found.step, "epoch": found.epoch + 1}
         self.run.resumed_from = {**where, "strategy": found.strategy, "ranks": found.ranks}
         self.run.faults = self.run.faults or found.history["faults"]
         self.run.epochs = [entry for entry in self.run.epochs if entry["epoch"] <= found.epoch]
         self.note(f"resuming after step {found.step} from {found.path}")
-        return found
 
-    def first_start(self, resume: bool) -> Checkpoint | None:
-        """Where to begin. A fit that starts anew puts the checkpoints of the run before it aside."""
-        if resume:
-            return self.last_checkpoint()
-        if self.plan.keeping and self.checkpoints and published(self.checkpoints):
-            aside = self.checkpoints.with_name(FOLDER + ".before")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(self.checkpoints, aside)
-            self.note(f"starting anew: the checkpoints of an earlier run are now in {aside}")
-        return None
+    def _say_what_differs(self, found: Checkpoint) -> None:
+        now = self.plan.keeping.conditions if self.plan.keeping else conditions(self.job)
+        for change in changes(found.task.get(CONDITIONS) or {}, now):
+            self.note(f"the checkpoint was made under other conditions: {change}; training goes on with the new ones")
+        if found.step >= self.job.total_steps:
+            self.note(
+                f"nothing is left to train: the checkpoint is of step {found.step} and {self.job.total_steps} steps are "
+                "asked for; these are its weights"
+            )
+
+    def make_room(self, start: Checkpoint | None) -> None:
+        """Put the checkpoints of an earlier run aside where this one starts from scratch and writes its own."""
+        if start is None and self.plan.keeping and self.checkpoints:
+            aside = put_aside(self.checkpoints)
+            if aside is not None:
+                self.note(f"starting from scratch: the checkpoints of an earlier run are now in {aside}")
 
     def try_out(self) -> None:
         """Try the job on a few samples, and say in the record what follows from it."""
@@ -126,12 +144,14 @@ class Fitting:
         if self.plan.survive and not self.strategy.survives:
             reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
             raise refuse(self.strategy, reason)
-        start = self.first_start(resume)
+        start = self.resumable() if resume else None
         check_stream(self.strategy, self.job, self.plan.survive)
         self.try_out()
         self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
+        check_descriptors(self.strategy.processes)
+        self.make_room(start)  # only now: what is refused must leave everything as it was
         until = time.monotonic() + time_limit if time_limit else None
         while True:
             try:
@@ -176,7 +196,7 @@ class Fitting:
         run.faults.append(fault)
         if run.restarts >= max_restarts or failure.kind == "time limit":
             raise failure
-        found = self.last_checkpoint(say_if_none=False)
+        found = (self.last_checkpoint() if self.plan.keeping else None) or start
         step = found.step if found else 0
         if before is not None and before["step"] == failure.step and before["resumed_step"] == step:
             raise RankFailed(

@@ -6,10 +6,11 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 
+import psutil
 import torch
 import torch.distributed as dist
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, published
 from .errors import BadInput, ManyhandsError, Refused
 from .fitting import Fitting
 from .loop import Outcome, Training
@@ -25,7 +26,6 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     """Be one of torchrun's ranks; after one of its restarts go on from the last checkpoint."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     fitting.run.restarts = restarts
-    resume = resume or (restarts > 0 and fitting.plan.keeping is not None)
     job, strategy, run = fitting.job, fitting.strategy, fitting.run
     index, world, hosts = torchrun_place()
     if strategy.processes != world:
@@ -56,7 +56,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             shared = strategy.share(job) if hosts == 1 else None
             if shared is not None:
                 rank.shared = share_over_store(rank, shared)
-            start = _agree_on_start(fitting, rank, resume)
+            start = _agree_on_start(fitting, rank, resume, restarts > 0)
             return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
     except ManyhandsError:
         raise
@@ -80,15 +80,26 @@ def _rank(fitting: Fitting, index: int, world: int, hosts: int) -> Rank:
     return rank
 
 
-def _agree_on_start(fitting: Fitting, rank: Rank, resume: bool) -> Checkpoint | None:
+def _agree_on_start(fitting: Fitting, rank: Rank, resume: bool, restarted: bool) -> Checkpoint | None:
     """Rank 0 reads the checkpoint for all: only its host need have the folder. A refusal is everybody's."""
     found: Checkpoint | BadInput | None = None
     if rank.index == 0:
         try:
-            found = fitting.first_start(resume)
+            found = fitting.resumable() if resume else None
+            if found is None and restarted and _written_since_torchrun_began(fitting):
+                found = fitting.last_checkpoint()
+            fitting.make_room(found)
         except BadInput as refusal:
             found = refusal
     found = rank.agree(found)
     if isinstance(found, BadInput):
         raise found
     return found
+
+
+def _written_since_torchrun_began(fitting: Fitting) -> bool:
+    """Whether the checkpoints are of this launch: one that dies before its first leaves those of a run before it."""
+    if fitting.plan.keeping is None or fitting.checkpoints is None:
+        return False
+    began = psutil.Process(os.getppid()).create_time()
+    return any(path.stat().st_mtime >= began for path in published(fitting.checkpoints))

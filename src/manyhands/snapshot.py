@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .checkpoint import Checkpoint, Interval, Writer, fingerprint
+from .checkpoint import CONDITIONS, Checkpoint, Interval, Writer, fingerprint
 from .data.order import Order, Step
 from .job import Job
 from .measure.run import PHASES
@@ -33,6 +33,7 @@ class Keeping:
 
     folder: Path
     every: Interval
+    conditions: dict[str, Any] = field(default_factory=dict)  # what the checkpoints are made under (conditions.py)
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Snapshots:
         self.last = resumed.step if resumed else 0
         self._last_time = time.monotonic()
         self._order: Order = job.order
-        self._task = fingerprint(job)
+        self._task = {**fingerprint(job), CONDITIONS: keeping.conditions}
         self._writer: Writer | None = None  # made by the rank that leads
         self._folder, self._own = keeping.folder, [resumed.step] if resumed else []
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..job import Job, trained_parameters
+from ..optimizers import stand_in
 
 
 def part_optimizer(job: Job, held: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -31,13 +32,6 @@ def part_optimizer(job: Job, held: Mapping[str, nn.Parameter]) -> Optimizer:
     return optimizer
 
 
-def like(parameter: nn.Parameter, value: Tensor) -> nn.Parameter:
-    """Another tensor as a parameter, with the attributes that the user gave this one."""
-    made = nn.Parameter(value, parameter.requires_grad)
-    vars(made).update(vars(parameter))
-    return made
-
-
 def _absent(parameter: nn.Parameter) -> nn.Parameter:
     """The same shape and attributes, and memory for one number."""
-    return like(parameter, torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape))
+    return stand_in(parameter, torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape))

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..job import Job, trained_parameters
+from ..optimizers import stand_in
 from ..world.rank import Rank
 from ..world.watch import LOST
 from .gradient_slots import add_all
 from .mail import PUSH, Gradients, Letter, MemoryOffice, Office
 from .mail_network import NetworkOffice
-from .part_optimizer import like, part_optimizer
+from .part_optimizer import part_optimizer
 from .parts import Updater
 from .slices import Slice, slice_state
 
@@ -37,7 +38,7 @@ class Server:
         self.slices = slices[self.number]
         self.shapes = {name: parameter.shape for name, parameter in trained_parameters(job.model)}
         whole = dict(trained_parameters(job.model))
-        self.own = {name: like(whole[name], value) for name, value in self._slice_of(job, rank.shared)}
+        self.own = {name: stand_in(whole[name], value) for name, value in self._slice_of(job, rank.shared)}
         self.updater = Updater(job, self.own.items(), self._norm if group else None, part_optimizer(job, self.own))
         if self.mode != "sync":
             self.updater.clip = None  # a rank's gradient is an update by itself and is clipped there

@@ -27,7 +27,7 @@ from .parcel import pack
 from .rank_process import Place, Scene
 from .watch import PID, Board, where, who
 
-__all__ = ["Place", "launch", "warm_up"]
+__all__ = ["Place", "check_descriptors", "launch", "warm_up"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
@@ -56,7 +56,7 @@ def launch(
     `keep_memory` lets the processes' malloc keep freed memory (see keep_freed_memory). `preload` names modules that are slow to import: the server imports them once, for this launch and all later
     ones. `forgive` may let the launch go on after a death; that rank then returns None.
     """
-    _check_descriptors(processes)
+    check_descriptors(processes)
     warm_up()
     launched = _Launch(processes, ranks or processes)
     try:
@@ -66,7 +66,7 @@ def launch(
         launched.end()
 
 
-def _check_descriptors(processes: int) -> None:
+def check_descriptors(processes: int) -> None:
     """A launch needs two descriptors a process here, and all of theirs travel in one message."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError):
