@@ -11,6 +11,7 @@ from manyhands.strategies import TABLE
 ROOT = Path(manyhands.__file__).parent
 LAYERS = (
     "errors",
+    "torch_parts",
     "measure",
     "data",
     "model",

@@ -70,9 +70,20 @@ class Work(dist.Work):
 
     # Declared, so that they come before whatever torch's class has under these names, now or in its next version.
     __slots__ = (
-        "engine", "lane", "lack", "steps", "outputs", "background", "awaited", "source", "limit", "done", "error",
-        "_promise", "_future",
-    )  # fmt: skip
+        "_future",
+        "_promise",
+        "awaited",
+        "background",
+        "done",
+        "engine",
+        "error",
+        "lack",
+        "lane",
+        "limit",
+        "outputs",
+        "source",
+        "steps",
+    )
 
     def __init__(
         self, engine: Engine, lane: Hashable, lack: str, steps: Steps, outputs: list[Tensor], background: bool
