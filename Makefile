@@ -1,9 +1,12 @@
-# Two commands from nothing: `make demo` and `make test`. Everything lives in .venv.
+# Two commands from nothing: `make demo` and `make test`. Everything lives in .venv, the newest torch in .venv-newest.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/$(INSTALL) --constraint constraints.txt
+NEWEST := .venv-newest
+CHOSEN := -m "not soak and not gpu"
 
-.PHONY: demo test check lint types unit soak test-gpu clean
+.PHONY: demo test check lint types unit newest test-newest soak test-gpu clean
 
 # The pinned torch goes in first: a plain `torch` would bring several gigabytes of GPU libraries.
 .venv/ready: pyproject.toml constraints.txt
@@ -31,9 +34,28 @@ types: .venv/ready-dev
 	$(BIN)/mypy
 
 unit: .venv/ready-dev
-	$(BIN)/python -m pytest -m "not soak and not gpu"
+	$(BIN)/python -m pytest $(CHOSEN)
 
 test: check unit
+
+# Whatever torch a plain `pip install torch` brings, several gigabytes of it.
+$(NEWEST)/brought:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/$(INSTALL) torch
+	$(NEWEST)/bin/python -m pip list --format freeze | sed 's/^\(.*\)==.*/^\1==/' > $@
+
+# At every call the newest of today; all else as pinned. Only where that cannot be, what torch brought along goes unpinned.
+newest: $(NEWEST)/brought
+	$(NEWEST)/bin/$(INSTALL) --upgrade torch
+	$(NEWEST)/bin/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(NEWEST)/torch
+	grep -v '^torch==' constraints.txt | cat $(NEWEST)/torch - > $(NEWEST)/pinned
+	grep -vif $(NEWEST)/brought constraints.txt | cat $(NEWEST)/torch - > $(NEWEST)/loose
+	$(NEWEST)/bin/$(INSTALL) --constraint $(NEWEST)/pinned --editable '.[dev]' || \
+		$(NEWEST)/bin/$(INSTALL) --constraint $(NEWEST)/loose --editable '.[dev]'
+
+test-newest: newest
+	$(NEWEST)/bin/python -c 'import torch; print("torch", torch.__version__)'
+	$(NEWEST)/bin/python -m pytest $(CHOSEN)
 
 # Minutes to an hour: fault matrices, thousands of collectives, many seeds.
 soak: .venv/ready-dev
@@ -45,4 +67,4 @@ test-gpu:
 		-p no:cacheprovider -p no:benchmark -o filterwarnings=default
 
 clean:
-	rm -rf .venv runs report.html
+	rm -rf .venv $(NEWEST) runs report.html

@@ -20,6 +20,7 @@ from tables import show
 from torch import Tensor
 
 from manyhands.model import thin_products
+from manyhands.torch_parts import DIRECT_PRODUCT
 
 SHAPES = ((512, 512), (768, 3072), (3072, 768), (1000, 1000), (1024, 1024), (1024, 4096), (4096, 1024), (2048, 2048))
 ROWS = (16, 32, 64, 128, 192, 256)
@@ -47,7 +48,7 @@ def main() -> None:
             rows, gradient = torch.randn(count, inputs), torch.randn(count, outputs)
             sides: dict[str, Callable[[Tensor], Tensor]] = {
                 "forward": lambda weight, x=rows, b=bias: F.linear(x, weight, b),
-                "direct": lambda weight, x=rows, b=bias: thin_products._direct(x, weight, b, "none", [], ""),
+                "direct": lambda weight, x=rows, b=bias: DIRECT_PRODUCT.found(x, weight, b, "none", [], ""),
                 "back": lambda weight, g=gradient: g @ weight,
                 "sliced": lambda weight, g=gradient: thin_products._in_slices(g, weight),
             }

@@ -12,6 +12,7 @@ ROOT = Path(manyhands.__file__).parent
 LAYERS = (
     "errors",
     "alone",
+    "torch_parts",
     "measure",
     "data",
     "model",

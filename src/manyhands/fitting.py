@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from . import torch_parts
 from .checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
 from .conditions import changes, conditions
 from .errors import RankFailed
@@ -24,6 +25,7 @@ from .strategies.base import Strategy, check_stream, refuse
 from .world.doctor import Doctor
 from .world.launch import Place, check_descriptors, launch
 from .world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
+from .world.shm_trial import SHARED_MEMORY, transport_for
 from .world.survivors import Exchange, SurvivingRank, may_go_on
 from .world.watch import Board
 
@@ -61,6 +63,7 @@ class Fitting:
         self.run, self.plan, self.show, self.answer = run, plan, show, answer
         self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
         self.began = began
+        self.transport = "auto"
 
     def hear(self, kind: str, content: Any) -> None:
         """What rank 0 says goes to the record and to the screen."""
@@ -135,6 +138,14 @@ class Fitting:
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")
 
+    def look_at_torch(self, hosts: int = 1) -> None:
+        """Choose what ranks talk through, and note where this torch is not as the package knows it."""
+        asked = getattr(self.strategy, "transport", "auto")
+        self.transport = transport_for(asked, self.devices, self.strategy.processes, hosts)
+        torch_parts.missing()
+        if text := torch_parts.note([SHARED_MEMORY] if self.transport != asked else []):
+            self.note(text)
+
     # ------------------------------------------------------------ ranks of our own
 
     def launch(
@@ -149,6 +160,7 @@ class Fitting:
         self.try_out()
         self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
+        self.look_at_torch()
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
         check_descriptors(self.strategy.processes)
         self.make_room(start)  # only now: what is refused must leave everything as it was
@@ -167,7 +179,14 @@ class Fitting:
             plan = replace(plan, fault=None)
         exchange = Exchange(self.answer)
         results = launch(
-            partial(rank_body, job=self.job, strategy=strategy, devices=self.devices, plan=plan),
+            partial(
+                rank_body,
+                job=self.job,
+                strategy=strategy,
+                devices=self.devices,
+                plan=plan,
+                transport=self.transport,
+            ),
             strategy.processes,
             ranks=min(strategy.ranks, strategy.processes),
             threads=self.run.threads or 1,
@@ -220,6 +239,7 @@ def rank_body(
     strategy: Strategy,
     devices: list[torch.device],
     plan: Plan,
+    transport: str,
 ) -> Outcome | None:
     """What every launched process runs."""
     device = devices[place.index]
@@ -227,7 +247,7 @@ def rank_body(
         torch.cuda.set_device(device)
     rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
     rank.devices = devices
-    connect(rank, getattr(strategy, "transport", "auto"), store, COLLECTIVE_SECONDS)
+    connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:
         return Training(job, strategy, rank, plan).run()
     finally:

@@ -42,12 +42,13 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     fitting.try_out()
     strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    fitting.look_at_torch(hosts)
     before = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     rank = _rank(fitting, index, world, hosts)
     own_group = not dist.is_initialized()
     if own_group:
-        connect(rank, getattr(strategy, "transport", "auto"), None, COLLECTIVE_SECONDS)
+        connect(rank, fitting.transport, None, COLLECTIVE_SECONDS)
     try:
         if hosts == 1:
             share_board(rank)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from manyhands.model import thin_products
 from manyhands.model.thin_products import direct_pays, linear, multiply, slices_pay
+from manyhands.torch_parts import DIRECT_PRODUCT
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,8 @@ def test_without_either_library_of_a_view_and_with_several_threads_layers_are_to
 
 def test_in_a_torch_without_the_direct_product_layers_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is not a public one."""
-    monkeypatch.setattr(thin_products, "_direct", None)
+    monkeypatch.setattr(DIRECT_PRODUCT, "_looked", True)
+    monkeypatch.setattr(DIRECT_PRODUCT, "_found", None)
     rows, weight = torch.randn(64, 1024), torch.randn(1024, 1024)
     assert torch.equal(linear(rows, weight, None), rows @ weight.t())
 

@@ -116,7 +116,8 @@ def test_refusals_name_the_reason() -> None:
             return self.layer(x).mean()
 
     with pytest.raises(
-        mh.Refused, match=r"data_parallel gathers outputs along the first .* \(found a tensor of shape \(\) for 3 samples\)"
+        mh.Refused,
+        match=r"data_parallel gathers outputs along the first .* \(found a tensor of shape \(\) for 3 samples\)",
     ):
         quick_fit(make_task(model=Backwards, loss=lambda output, target: output), "data_parallel", ranks=2)
     with_norm = make_task(model=lambda: nn.Sequential(nn.BatchNorm1d(20), nn.Linear(20, 3)))

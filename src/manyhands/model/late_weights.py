@@ -27,12 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..torch_parts import CONVOLUTION_BACKWARD
 from .thin_products import linear, multiply
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output
 Waiting = dict[Layer, list[tuple[Tensor, Tensor]]]  # inputs and output gradients whose weight gradient is to be made
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONVOLUTIONS: dict[type, Callable[..., Tensor]] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 
 
 def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
@@ -49,7 +50,9 @@ def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
 
 
 def _plainly_padded(layer: Any) -> bool:
-    """With zeros, as many on either side."""
+    """With zeros, as many on either side, and with a backward pass that can be asked for in parts."""
+    if CONVOLUTION_BACKWARD.found is None:
+        return False
     reach = [spacing * (size - 1) for spacing, size in zip(layer.dilation, layer.kernel_size, strict=True)]
     uneven = layer.padding == "same" and any(length % 2 for length in reach)
     return layer.padding_mode == "zeros" and not uneven
@@ -80,7 +83,8 @@ class _Apart(torch.autograd.Function):
         ctx.job = layer, take, wanted
         weight, bias = layer.weight, layer.bias  # autograd does not look in here
         if not isinstance(layer, nn.Linear):
-            return layer._conv_forward(input, weight, bias)
+            convolve = _CONVOLUTIONS[type(layer)]
+            return convolve(input, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
         if bias is not None and input.is_cuda:  # one kernel fewer than a product with the bias in it, for small ones
             return F.linear(input, weight).add_(bias)
         return linear(input, weight, bias)
@@ -136,11 +140,12 @@ def _convolution(
     layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, input: Tensor, gradient: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     padding = layer.padding
-    if isinstance(padding, str):  # "same" or "valid"
-        padding = tuple(layer._reversed_padding_repeated_twice[::-1][::2])
+    if isinstance(padding, str):  # "same" reaches as far to either side, "valid" not at all
+        reach = [spacing * (size - 1) for spacing, size in zip(layer.dilation, layer.kernel_size, strict=True)]
+        padding = tuple(length // 2 if padding == "same" else 0 for length in reach)
     dims = len(layer.kernel_size)
     bias_size = [layer.out_channels]
-    return torch.ops.aten.convolution_backward(
+    return CONVOLUTION_BACKWARD.found(  # type: ignore[no-any-return]
         gradient, input, layer.weight.detach(), bias_size, layer.stride, padding, layer.dilation, False, [0] * dims,
         layer.groups, list(wanted),
     )  # fmt: skip

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..torch_parts import DISPATCH_MODE
 
 LEAST_GAIN = 0.05  # of the estimate: closer calls stay as they are
 NARROW = 16  # channels; convolutions of fewer gain nothing
-aten = torch.ops.aten
 
 Cost = tuple[float, float]  # nanoseconds with channels first, and with channels last
 
@@ -59,37 +59,41 @@ def _flattened(arguments: tuple[Any, ...], output: Tensor) -> Cost:
     return (0.5 * input.numel(), 4.1 * input.numel()) if joins else (0.0, 0.0)
 
 
-_COSTS: dict[Any, Callable[[tuple[Any, ...], Any], Cost]] = {
-    aten.convolution: _convolution,
-    aten.max_pool2d_with_indices: _by_element(8.0, 2.5),
-    aten.avg_pool2d: _by_element(7.2, 2.1),
-    aten.native_batch_norm: _by_element(5.4, 3.4),
-    aten._native_batch_norm_legit: _by_element(5.4, 3.4),
-    aten._batch_norm_with_update: _by_element(5.4, 3.4),
-    aten.native_group_norm: _by_element(3.6, 5.0),
-    aten.upsample_bilinear2d: _by_element(15.0, 4.2, of_output=True),
-    aten.upsample_nearest2d: _by_element(6.6, 2.1, of_output=True),
-    aten._adaptive_avg_pool2d: _means,
-    aten.mean: _means,
-    aten.view: _flattened,
-    aten._unsafe_view: _flattened,
+_COSTS: dict[str, Callable[[tuple[Any, ...], Any], Cost]] = {
+    "convolution": _convolution,
+    "max_pool2d_with_indices": _by_element(8.0, 2.5),
+    "avg_pool2d": _by_element(7.2, 2.1),
+    "native_batch_norm": _by_element(5.4, 3.4),
+    "_native_batch_norm_legit": _by_element(5.4, 3.4),
+    "_batch_norm_with_update": _by_element(5.4, 3.4),
+    "native_group_norm": _by_element(3.6, 5.0),
+    "upsample_bilinear2d": _by_element(15.0, 4.2, of_output=True),
+    "upsample_nearest2d": _by_element(6.6, 2.1, of_output=True),
+    "_adaptive_avg_pool2d": _means,
+    "mean": _means,
+    "view": _flattened,
+    "_unsafe_view": _flattened,
 }
 
 
-class _Estimate(TorchDispatchMode):
-    """Adds up what the layers of a forward pass cost in either layout."""
+def _estimate() -> Any:
+    """A mode that adds up what the layers of a forward pass cost in either layout."""
+    mode: Any = DISPATCH_MODE.found
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = self.last = 0.0
+    class Estimate(mode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.last = 0.0
 
-    def __torch_dispatch__(self, call: Any, types: Any, arguments: tuple[Any, ...] = (), named: Any = None) -> Any:
-        output = call(*arguments, **(named or {}))
-        cost = _COSTS.get(call.overloadpacket)
-        if cost is not None and isinstance(arguments[0], Tensor) and arguments[0].dim() == 4:
-            first, last = cost(arguments, output)
-            self.first, self.last = self.first + first, self.last + last
-        return output
+        def __torch_dispatch__(self, call: Any, types: Any, arguments: tuple[Any, ...] = (), named: Any = None) -> Any:
+            output = call(*arguments, **(named or {}))
+            cost = _COSTS.get(call.overloadpacket.__name__)
+            if cost is not None and isinstance(arguments[0], Tensor) and arguments[0].dim() == 4:
+                first, last = cost(arguments, output)
+                self.first, self.last = self.first + first, self.last + last
+            return output
+
+    return Estimate()
 
 
 def channels_last_pays(model: nn.Module, pass_through: Callable[[nn.Module], Tensor]) -> bool:
@@ -103,13 +107,15 @@ def channels_last_pays(model: nn.Module, pass_through: Callable[[nn.Module], Ten
     # measured with oneDNN on x86 alone; InstanceNorm copies what has its channels last
     if not convolutions or chosen or not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
+    if DISPATCH_MODE.found is None:
+        return False
     if platform.machine() not in ("x86_64", "AMD64") or any(
         isinstance(module, nn.InstanceNorm2d) for module in model.modules()
     ):
         return False
     try:
         model.eval()
-        with torch.no_grad(), _Estimate() as estimate:
+        with torch.no_grad(), _estimate() as estimate:
             usual = pass_through(model)
         if estimate.last > (1 - LEAST_GAIN) * estimate.first:
             return False

@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..torch_parts import DIRECT_PRODUCT
+
 PAGE = 4096  # bytes after which addresses fall on the same lines of the cache
 SLICE = 128
 SLICED_ROWS = range(32, 160)  # with fewer the calls cost more than they save, with more the copying hardly counts
@@ -27,20 +29,18 @@ SLICED_LEAST = 512  # rows of the matrix
 DIRECT_ROWS = range(8, 193)
 DIRECT_LEAST = 1 << 20  # numbers in the weight: smaller ones stay in the cache while they are copied
 _NOTHING = torch.zeros(1)  # what a sum of products begins with
-_direct = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # not a public name: other versions may lack it
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear`, without gradients and directly where that is faster."""
     if not (rows.dim() == 2 and direct_pays(rows, weight)):
         return F.linear(rows, weight, bias)
-    assert _direct is not None
-    return _direct(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+    return DIRECT_PRODUCT.found(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def direct_pays(rows: Tensor, weight: Tensor) -> bool:
     large = weight.is_contiguous() and weight.numel() >= DIRECT_LEAST
-    there = _direct is not None and torch.backends.mkldnn.is_available()
+    there = DIRECT_PRODUCT.found is not None and torch.backends.mkldnn.is_available()
     return there and large and rows.shape[0] in DIRECT_ROWS and _plain(rows, weight)
 
 

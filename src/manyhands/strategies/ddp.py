@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data.batches import Batch
 from ..errors import BadInput
 from ..job import Job
+from ..torch_parts import BUCKET_ORDER
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker
 from .batchnorm import mark_empty, share_batchnorm
@@ -111,7 +112,7 @@ def settle_buckets(wrapped: DistributedDataParallel) -> None:
     reducer = wrapped.reducer
     trained = [parameter for parameter in wrapped.module.parameters() if parameter.requires_grad]
     sparse = any(getattr(module, "sparse", False) for module in wrapped.module.modules())
-    if wrapped.find_unused_parameters or sparse or not hasattr(reducer, "_rebuild_buckets"):
+    if wrapped.find_unused_parameters or sparse or not BUCKET_ORDER.found:
         return  # these buckets are never cut anew; sparse ones travel alone
     reducer.prepare_for_forward()
     reducer.prepare_for_backward([])

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizers
+
+from ..torch_parts import FUSED_SGD, has_step_hooks
 
 
 def fuse(optimizer: Optimizer) -> None:
@@ -47,7 +48,8 @@ def direct_sgd(
     groups, state = optimizer.param_groups, optimizer.state
     tensors = [parameter for group in groups for parameter in group["params"]]
     kinds = {(type(p.data), p.device, p.dtype, p.layout) for p in tensors}
-    if type(optimizer) is not torch.optim.SGD or _has_hooks(optimizer):
+    kernel = FUSED_SGD.found
+    if kernel is None or type(optimizer) is not torch.optim.SGD or has_step_hooks(optimizer):
         return None
     if len(kinds) != 1 or next(iter(kinds))[0] is not Tensor:
         return None
@@ -70,7 +72,7 @@ def direct_sgd(
     def write(group: dict[str, Any], parameters: list[Tensor], momenta: list[Tensor], first: bool) -> None:
         if parameters:
             gradients = [parameter.grad for parameter in parameters]
-            torch._fused_sgd_(
+            kernel(
                 cut(parameters), cut(gradients), cut(momenta),  # type: ignore[arg-type]
                 weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
                 dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
@@ -78,13 +80,3 @@ def direct_sgd(
             )  # fmt: skip
 
     return step
-
-
-def _has_hooks(optimizer: Optimizer) -> bool:
-    """Whether somebody wants to know of every step."""
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or optimizers._global_optimizer_pre_hooks
-        or optimizers._global_optimizer_post_hooks
-    )

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..torch_parts import VERSIONS
+from .foreach import add_each, copy_all, zero_all
+
 NONE, WHOLE = -2, -1
 Parts = tuple[int, list[Tensor]]  # a count as above, and the tensors that carry the gradient
 
@@ -61,7 +64,7 @@ def add_all(total: list[Tensor | None], gradients: list[Tensor | None]) -> list[
     """Their sums; `total` is written over where it can be, in one call where every gradient is whole."""
     if any(gradient is None or gradient.is_sparse for gradient in (*total, *gradients)):
         return [add(sum_, gradient) for sum_, gradient in zip(total, gradients, strict=True)]
-    torch._foreach_add_(total, gradients)  # type: ignore[arg-type]
+    add_each(total, gradients)  # type: ignore[arg-type]
     return total
 
 
@@ -97,7 +100,7 @@ class GradientSlot:
             if count == WHOLE and carried[0].data_ptr() != self._addresses[index]
         ]
         if copied:  # one call for all of them
-            torch._foreach_copy_([place for place, _ in copied], [gradient for _, gradient in copied])
+            copy_all([place for place, _ in copied], [gradient for _, gradient in copied])
         for index, (count, carried) in enumerate(found):
             if count == WHOLE:
                 self.counts[index] = count
@@ -144,21 +147,21 @@ class AtHome:
     def __init__(self, parameters: Mapping[str, Tensor], homes: Mapping[str, Tensor]):
         self._parameters, self._homes = parameters, homes
         self._known: list[tuple[Tensor, Tensor]] = []  # parameters at home, with the place of their gradients
-        self._away = {name for name in homes if parameters[name].device.type == "cpu"}
+        self._away = {name for name in homes if VERSIONS.found and parameters[name].device.type == "cpu"}
         self._versions: list[int] | None = None  # of the places, while they are laid out
 
     def lay_out(self) -> None:
         """Before the first backward of an update: zeros for it to add to."""
         if self._known and self._versions is None:
-            torch._foreach_zero_([home for _, home in self._known])
+            zero_all([home for _, home in self._known])
             for parameter, home in self._known:
                 parameter.grad = home
-            self._versions = [home._version for _, home in self._known]
+            self._versions = [VERSIONS.found(home) for _, home in self._known]
 
     def collect(self) -> dict[str, Tensor | None]:
         """After the last backward of an update: the gradients that came, which the parameters no longer hold."""
         for (parameter, home), version in zip(self._known, self._versions or [], strict=self._versions is not None):
-            if parameter.grad is home and home._version == version:
+            if parameter.grad is home and VERSIONS.found(home) == version:
                 parameter.grad = None
         self._versions = None
         return {name: parameter.grad for name, parameter in self._parameters.items()}

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..measure.clock import Clock
 from ..world.patience import MOMENT, Bell, wait_until
 from ..world.shm_memory import fence
+from .foreach import copy_all
 from .gradient_slots import GradientSlot, nbytes, parts, rows_of
 from .slices import Slice
 
@@ -169,7 +170,7 @@ class MemoryPost:
         for server in range(len(self._slices)):
             self._mine[self._rank, server, _SEEN] = int(self._status[server, UPDATES])
         if self._copies:
-            torch._foreach_copy_(self._copies, self._weights)
+            copy_all(self._copies, self._weights)
 
 
 class MemoryOffice:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..measure.clock import Clock
+from .foreach import copy_all
 from .gradient_slots import WHOLE, from_parts, nbytes, parts
 from .mail import PASS, PUSH, RATE, UPDATES, Gradients, Letter
 from .slices import Slice
@@ -96,7 +97,7 @@ class NetworkPost:
         pieces = self._pieces[server]
         line = torch.empty(sum(_padded(piece) for piece in pieces), dtype=torch.uint8)
         dist.recv(line, self._ranks + server)
-        torch._foreach_copy_(pieces, unpack(line, _forms(pieces)))
+        copy_all(pieces, unpack(line, _forms(pieces)))
 
 
 class NetworkOffice:

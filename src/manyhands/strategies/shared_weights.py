@@ -22,6 +22,7 @@ from ..job import Job, trained_parameters
 from ..measure.run import PHASES
 from ..world.rank import Rank
 from .base import Loss, Strategy, refuse
+from .foreach import copy_all
 from .parts import OrdinaryWorker, Updater, full_weights
 
 LINE = 8  # numbers of 8 bytes in a cache line: two processes never write the same one
@@ -86,7 +87,7 @@ class SharedModel:
         if not self._mirror:
             return 0
         with torch.no_grad():
-            torch._foreach_copy_(self._mirror, [*self.home.values()])
+            copy_all(self._mirror, [*self.home.values()])
         return sum(value.numel() * value.element_size() for value in self._mirror)
 
     def hand_over(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .. import torch_parts
 from ..errors import BadInput, RankFailed
 from .arithmetic import arithmetic
 from .doctor import stacks
@@ -115,6 +116,7 @@ class _Launch:
             slots,
             keep_memory,
             arithmetic(),
+            torch_parts.missing(),
         )
         stage = pack(scene)
         content = pack(body)

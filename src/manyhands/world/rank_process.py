@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import torch_parts
 from ..errors import RankFailed
 from .arithmetic import set_arithmetic
 from .doctor import answer_with_stacks
@@ -40,6 +41,7 @@ class Scene:
     slots: dict[str, Slot] | None
     keep_memory: bool = True
     arithmetic: dict[str, Any] = field(default_factory=dict)  # how the caller has set torch's
+    without: tuple[str, ...] = ()  # the parts of torch that the caller does without
 
 
 @dataclass
@@ -104,6 +106,7 @@ def _enter(scene: Scene, index: int) -> None:
     sys.path[:] = scene.path
     torch.set_num_threads(scene.threads)
     set_arithmetic(scene.arithmetic)
+    torch_parts.leave_out(scene.without)
     if scene.keep_memory:
         keep_freed_memory()
 

@@ -83,7 +83,7 @@ class Work(dist.Work):
         "outputs",
         "source",
         "steps",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, engine: Engine, lane: Hashable, lack: str, steps: Steps, outputs: list[Tensor], background: bool

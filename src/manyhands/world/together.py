@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from .launch import Place, launch
 from .rank import connect, from_place
+from .shm_trial import transport_for
 
 
 def together(
@@ -20,6 +21,7 @@ def together(
 
     It works from scripts, notebooks and the REPL, with functions defined anywhere. The first failure ends all.
     """
+    transport = transport_for(transport, [torch.device("cpu")], ranks)
     return launch(partial(_take_part, function=function, transport=transport), ranks, time_limit=time_limit)
 
 
