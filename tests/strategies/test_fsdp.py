@@ -146,16 +146,6 @@ def test_refusals_name_the_reason() -> None:
     ):
         quick_fit(sparse, "fsdp", ranks=2)
 
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.scale = nn.Linear(20, 3), nn.Parameter(torch.tensor(1.0))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) * self.scale
-
-    with pytest.raises(mh.Refused, match='fsdp cuts parameters into rows, but "scale" is a single number'):
-        quick_fit(make_task(model=Scaled), "fsdp", ranks=2)
     with pytest.raises(mh.BadInput, match="fsdp:unit_mb must be 0 or more"):
         mh.FSDP(ranks=2, unit_mb=-1)  # type: ignore[attr-defined]
 

@@ -2,18 +2,21 @@
 
 A block is a module of at least a given size: the members of the model's lists and sequences where they are that
 large, else its own large children. Two kinds stay with the whole model: blocks that share a parameter with another,
-and blocks whose parameters are used while the block itself is not running (a trial on two samples shows it).
+and blocks whose parameters are used while the block itself is not running, or whose output is an object of its own kind
+(a trial on two samples shows it).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ..data import nest
 
@@ -55,7 +58,7 @@ def _shares(model: nn.Module, name: str) -> bool:
 
 
 def _used_outside(model: nn.Module, units: list[str], trial: Callable[[nn.Module], Any]) -> set[str]:
-    """Units whose parameters some operation took while the unit was not running."""
+    """Units whose parameters some operation took while the unit was not running, or whose output hides its tensors."""
     owner = {id(parameter): name for name in units for parameter in model.get_submodule(name).parameters()}
     running: Counter[str] = Counter()
     strays: set[str] = set()
@@ -68,11 +71,16 @@ def _used_outside(model: nn.Module, units: list[str], trial: Callable[[nn.Module
                     strays.add(unit)
             return function(*args, **(kwargs or {}))
 
+    def left(module: nn.Module, input: Any, output: Any, name: str) -> None:
+        running.subtract({name: 1})
+        if any(not isinstance(leaf, Tensor | int | float | str | None) for leaf in pytree.tree_leaves(output)):
+            strays.add(name)  # torch could not tell when its backward pass begins
+
     handles = []
     for name in units:
         module = model.get_submodule(name)
         handles.append(module.register_forward_pre_hook(lambda *_, name=name: running.update({name: 1})))
-        handles.append(module.register_forward_hook(lambda *_, name=name: running.subtract({name: 1})))
+        handles.append(module.register_forward_hook(partial(left, name=name)))
     try:
         with torch.no_grad(), Watch():
             trial(model)

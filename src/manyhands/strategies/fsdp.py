@@ -3,7 +3,8 @@
     each unit (a block of the model, or the whole of what is left)
       forward    all-gather its parameters, compute, drop them again
       backward   all-gather them once more, compute, reduce-scatter the gradient: each rank keeps its shard's sum
-    update       every rank updates its shard alone
+    update       every rank updates its shard alone, as a plain tensor: any optimizer that treats numbers one by one will do
+    kept whole   single numbers (shape ()); a model whose batches may miss parameters is one unit, gathered whole
 
     rank 0   [gather] forward [gather] forward ... [gather] backward [scatter] ...  update its half
     rank 1   [gather] forward [gather] forward ... [gather] backward [scatter] ...  update its half
@@ -31,13 +32,14 @@ from torch import Tensor, nn
 from ..data import nest
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..job import Job, seeded
+from ..job import Job, seeded, trained_parameters
 from ..model.units import find_units
-from ..world.parcel import by_value_copy
+from ..optimizers import stand_in
+from ..world.parcel import hooks_on
 from ..world.rank import Rank
 from .base import Loss, Strategy, Worker, refuse
 from .batchnorm import mark_empty, share_batchnorm
-from .parts import OrdinaryWorker, place_model, spread_over_devices
+from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 from .ranks import default_ranks
 
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
@@ -72,16 +74,29 @@ class FSDP(Strategy):
         kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in job.model.parameters()}
         if len(kinds) > 1:
             raise refuse(self, f"sums gradients of one type, but parameters are {', '.join(sorted(kinds))}; use ddp")
-        for name, parameter in job.model.named_parameters():
-            if parameter.dim() == 0:
-                raise refuse(self, f'cuts parameters into rows, but "{name}" is a single number; give it shape (1,)')
+        if self.ranks > 1:
+            self._check_shards(job)
         for name, module in job.model.named_modules():
             if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 raise refuse(self, f'cannot shard sparse gradients (module "{name}"); use ddp or parameter_server')
 
+    def _check_shards(self, job: Job) -> None:
+        """What needs whole parameters: some optimizers, hooks, and a forward pass that writes them."""
+        if job.manner.joins_rows or job.manner.joins_tensors:
+            raise refuse(self, "updates shards of the parameters, but this optimizer looks at them together; use ddp")
+        for name, parameter in job.model.named_parameters():
+            if hooks_on(parameter):
+                raise refuse(self, f'replaces parameters by shards, and the hook on "{name}" with them; use ddp')
+        if job.proof.writes:
+            name = job.proof.writes[0]
+            raise refuse(self, f'gathers parameters for a pass and drops what it writes into "{name}"; use ddp')
+
     def prepare(self, job: Job) -> list[str]:
-        """Names of the units, the same for every rank."""
-        model, augment, (input, _) = by_value_copy((job.model, job.task.augment, job.example()))
+        """Names of the units, the same for every rank; none where a rank may come by a unit that another misses."""
+        if may_miss(job):
+            return []
+        model, _, augment = job.copies()
+        input = nest.each(job.example()[0], Tensor.clone)
 
         def trial(model: nn.Module) -> None:
             with seeded(job.task.seed):
@@ -100,33 +115,91 @@ class FSDP(Strategy):
 
 
 class FSDPWorker(OrdinaryWorker):
-    """The ordinary step on a sharded model; sums, counts and times what travels."""
+    """The ordinary step on a sharded model; sums, counts and times what travels.
+
+    `sharded` are the trained parameters as torch cuts them, by name; the optimizer has this rank's part of each as a plain
+    parameter over the same memory.
+    """
 
     def __init__(self, job: Job, rank: Rank, model: nn.Module):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        kept_whole = {parameter for parameter in model.parameters() if parameter.dim() == 0}
+        user_given = dict(trained_parameters(model))
+        root = Reaching(model, job.task.loss) if may_miss(job) else WithLoss(model, job.task.loss)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
         mesh = init_device_mesh(rank.device.type, (rank.processes,))
         drop = job.settings.accumulate == 1  # accumulating, parameters stay whole until the update
         for name in job.prepared:
-            fully_shard(model.get_submodule(name), mesh=mesh, reshard_after_forward=drop)
-        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # backward needs it at once
+            unit = model.get_submodule(name)
+            fully_shard(unit, mesh=mesh, reshard_after_forward=drop, ignored_params=kept_whole)
+        fully_shard(
+            root, mesh=mesh, reshard_after_forward=False, ignored_params=kept_whole
+        )  # backward needs it at once
         self.traffic = Traffic(rank)
-        self.shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self.shards = [module for module in root.modules() if isinstance(module, FSDPModule)]
         for module in self.shards:
             module.set_custom_all_gather(self.traffic.gather)  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(self.traffic.scatter)  # type: ignore[arg-type]
             module.set_gradient_divide_factor(1.0)  # shards are weighted already: gradients are sums
             module.set_force_sum_reduction_for_comms(True)
-        super().__init__(job, rank, model, model, self._held_back, norm=self._norm)
+        self.sharded = dict(trained_parameters(model))
+        self._communicating = True
+        own = [(name, stand_in(user_given[name], _local(p.detach()))) for name, p in self.sharded.items()]
+        super().__init__(job, rank, root, model, self._held_back, self._take_gradients, self._norm, own)
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
         self.traffic.empty = batch.count == 0
         mark_empty(self.plain, batch.count == 0)
         return super().step(batch)
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        loss: Tensor = self.model(batch.input, batch.target)
+        return loss
+
+    def _take_gradients(self) -> None:
+        """After a backward pass that summed them, the gradients of the shards are the optimizer's."""
+        if not self._communicating:
+            return
+        for name, own in self.updater.named:
+            parameter = self.sharded[name]
+            own.grad = None if parameter.grad is None else _local(parameter.grad)
+            parameter.grad = None
+        self._sum_whole()
+        if isinstance(self.model, Reaching):
+            self._forget_unreached(self.model)
+        if all(own.grad is None for _, own in self.updater.named):
+            raise RuntimeError("no gradient reached a parameter, so nothing would be trained")
+
+    def _sum_whole(self) -> None:
+        """Single numbers are on every rank: their gradients are summed as one small buffer, with a mark for each that has one."""
+        held = [own for name, own in self.updater.named if not _is_cut(self.sharded[name])]
+        if not held:
+            return
+        empty = self.traffic.empty
+        found = [(own.grad, 1.0) if own.grad is not None and not empty else (own.new_zeros(()), 0.0) for own in held]
+        buffer = torch.stack([torch.stack([value for value, _ in found]), held[0].new_tensor([m for _, m in found])])
+        with self.traffic.booked(buffer):
+            self.rank.all_reduce(buffer)
+        for own, total, marks in zip(held, *buffer, strict=True):
+            own.grad = total if marks else None
+
+    def _forget_unreached(self, model: Reaching) -> None:
+        """A parameter that no rank's samples reached has no gradient; a gradient of zeros is another thing to an optimizer."""
+        reached = [
+            bool(name not in model.missed or (own.grad is not None and own.grad.any()))
+            for name, own in self.updater.named
+        ]
+        marks = torch.tensor(reached, dtype=torch.float32, device=self.rank.device)
+        if self.traffic.empty:
+            marks.zero_()
+        self.rank.all_reduce(marks)
+        for (_, own), mark in zip(self.updater.named, marks.tolist(), strict=True):
+            if not mark:
+                own.grad = None
 
     @contextmanager
     def _held_back(self) -> Iterator[None]:
@@ -136,13 +209,15 @@ class FSDPWorker(OrdinaryWorker):
         self._communicate(True)
 
     def _communicate(self, on: bool) -> None:
+        self._communicating = on
         for module in self.shards:
             module.set_requires_gradient_sync(on, recurse=False)
             module.set_reshard_after_backward(on, recurse=False)
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """Of the whole gradient: squares of every rank's shards, summed."""
-        local = [torch.linalg.vector_norm(_local(gradient)) for gradient in gradients]
+        """Of the whole gradient: squares of every rank's shards, summed; what all ranks hold counts on the first."""
+        mine = [g for g in gradients if g.dim() or self.rank.index == 0]
+        local = [torch.linalg.vector_norm(gradient) for gradient in mine]
         total = torch.stack(local).square().sum() if local else torch.zeros((), device=self.rank.device)
         self.rank.all_reduce(total)
         return total.sqrt()
@@ -157,30 +232,78 @@ class FSDPWorker(OrdinaryWorker):
         return whole if self.rank.index == 0 else None
 
     def state(self) -> dict[str, Any] | None:
-        whole = nest.each(self.updater.state(), self._whole)
-        return whole if self.rank.index == 0 else None
+        state = self.updater.state()
+        named = dict(self.updater.named)
+        whole = {
+            name: {key: self._joined(value, name, named[name]) for key, value in values.items()}
+            for name, values in state["optimizer"]["state"].items()
+        }
+        if self.rank.index != 0:
+            return None
+        return {**state, "optimizer": {"state": whole, "groups": state["optimizer"]["groups"]}}
+
+    def _joined(self, value: Any, name: str, own: Tensor) -> Any:
+        """State that has the shape of its shard, whole again; step counters and the like are equal everywhere."""
+        if not isinstance(value, Tensor) or value.shape != own.shape or not _is_cut(self.sharded[name]):
+            return value
+        parts = self.rank.gather(value.detach().to("cpu", copy=True))
+        return value if parts is None else torch.cat(parts)
 
     def _whole(self, tensor: Tensor) -> Tensor:
         """All shards together on rank 0, on the CPU; every rank takes part, in the same order."""
         own = _local(tensor.detach()).to("cpu", copy=True)
-        parts = self.rank.gather(own) if hasattr(tensor, "placements") else None
+        parts = self.rank.gather(own) if _is_cut(tensor) else None
         return own if parts is None else torch.cat(parts)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         for name, own in self.plain.state_dict().items():
             own.copy_(_sharded_like(weights[name], own))
-        named = dict(self.updater.named)
-        sharded = {
-            name: {key: _sharded_like(value, named[name]) for key, value in values.items()}
+        cut = {
+            name: {key: _local(_sharded_like(value, self.sharded[name])) for key, value in values.items()}
             for name, values in state["optimizer"]["state"].items()
         }
-        groups = [
-            {key: value for key, value in group.items() if key != "fused"} for group in state["optimizer"]["groups"]
-        ]
-        self.updater.load(
-            {**state, "optimizer": {"state": sharded, "groups": groups}}
-        )  # not all fused kernels know shards
+        self.updater.load({**state, "optimizer": {"state": cut, "groups": state["optimizer"]["groups"]}})
+
+
+def may_miss(job: Job) -> bool:
+    """Whether a batch may leave parameters unused: some layers run for some samples, or are skipped at random."""
+    return bool(job.unused) or job.proof.reseeds
+
+
+class Reaching(WithLoss):
+    """Makes sure that every parameter has a gradient, of zeros where the loss does not reach it, and notes which those are.
+
+    All ranks then sum the same tensors, whatever layers their samples went through.
+    """
+
+    missed: frozenset[str] = frozenset()
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        loss = super().forward(input, target)
+        reached = reached_leaves(loss)
+        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in reached]
+        self.missed = frozenset(name for name, _ in named)
+        for _, parameter in named:
+            loss = loss + parameter.reshape(-1)[:0].sum().to(loss.dtype)
+        return loss
+
+
+def reached_leaves(loss: Tensor) -> set[int]:
+    """The ids of the tensors that a backward pass from here would give a gradient."""
+    found: set[int] = set()
+    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        for following, _ in node.next_functions:
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return found
 
 
 class Traffic:
@@ -226,7 +349,11 @@ class _Scatter(_Collective):
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def _is_cut(tensor: Tensor) -> bool:
+    return hasattr(tensor, "placements")
+
+
+def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 

@@ -210,9 +210,10 @@ class OrdinaryWorker:
         hold: Callable[[], AbstractContextManager[Any]] = nullcontext,
         after_backward: Callable[[], None] | None = None,
         norm: Callable[[list[Tensor]], Tensor] | None = None,
+        trained: Iterable[tuple[str, nn.Parameter]] | None = None,  # what is updated, where that is not the model's own
     ):
         self.job, self.rank, self.model, self.plain = job, rank, model, plain
-        self.updater = Updater(job, trained_parameters(plain), norm)
+        self.updater = Updater(job, trained_parameters(plain) if trained is None else trained, norm)
         self._hold, self.after_backward = hold, after_backward
         self._clock = rank.clock
         self._loss = job.task.loss

@@ -188,8 +188,7 @@ class SharedWorker(OrdinaryWorker):
         assert rank.shared is not None
         self.shared = SharedModel(job.model, rank.ranks, rank.shared)
         model = self.shared.attach(rank.index, rank.device).train()
-        super().__init__(job, rank, model, model)
-        self.updater = Updater(job, self.shared.home.items())
+        super().__init__(job, rank, model, model, trained=self.shared.home.items())
         share_state(self.updater, rank.shared)
         self._scale, self._clip = scale, job.settings.clip
         self._group = 0  # samples of this rank in the update that is being accumulated

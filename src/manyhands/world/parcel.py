@@ -51,7 +51,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
                 value.stride(),
                 value.requires_grad,
             )
-        if isinstance(value, nn.Parameter) and (hooks := _hooks(value)):  # torch leaves them behind
+        if isinstance(value, nn.Parameter) and (hooks := hooks_on(value)):  # torch leaves them behind
             made, arguments = value.__reduce_ex__(5)[:2]
             return made, arguments, hooks, None, None, _hook_on
         return super().reducer_override(value)
@@ -67,7 +67,7 @@ class _Storage:
         return _storage, (pickle.PickleBuffer(self.bytes),)
 
 
-def _hooks(parameter: nn.Parameter) -> dict[str, list[Any]]:
+def hooks_on(parameter: nn.Parameter) -> dict[str, list[Any]]:
     """What is called with a parameter's gradient, by the method that registers it."""
     found = {
         "register_hook": parameter._backward_hooks,
