@@ -252,7 +252,7 @@ class Tracked(Normed):
 # ---------------------------------------------------------------- state between batches
 
 
-@case("a buffer of batch statistics", why=STATE)
+@case("a buffer of batch statistics", why=f"{STATE}|{MIXED}")
 class Running(Net):
     def __init__(self) -> None:
         super().__init__()
