@@ -142,7 +142,7 @@ class Fitting:
         """Choose what ranks talk through, and note where this torch is not as the package knows it."""
         asked = getattr(self.strategy, "transport", "auto")
         self.transport = transport_for(asked, self.devices, self.strategy.processes, hosts)
-        torch_parts.missing()
+        torch_parts.look()
         text = torch_parts.note([SHARED_MEMORY] if self.transport != asked else [])
         if text and say:
             self.note(text)

@@ -195,9 +195,15 @@ def _batchnorms() -> tuple[type[nn.Module], ...]:
 BATCHNORMS = _batchnorms()  # torch's, and whatever others derive from the class, of no public name, that these share
 
 
+def look() -> None:
+    """Try every part."""
+    for part in PARTS:
+        part.look()
+
+
 def missing() -> tuple[str, ...]:
-    """Try every part: the names of those to leave out, for the ranks."""
-    return tuple(part.name for part in PARTS if part.look())
+    """The names of the parts that were tried in vain, for the ranks to leave out."""
+    return tuple(part.name for part in PARTS if part.problem)
 
 
 def leave_out(names: Iterable[str]) -> None:
