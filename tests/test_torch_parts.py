@@ -14,8 +14,10 @@ from torch import nn
 
 import manyhands as mh
 from manyhands import torch_parts
+from manyhands.job import Settings, build
 from manyhands.strategies.gradient_slots import AtHome
-from manyhands.torch_parts import PARTS
+from manyhands.strategies.parts import Updater
+from manyhands.torch_parts import PARTS, Part
 from manyhands.world import shm, shm_trial
 from tests.conftest import make_task, quick_fit
 
@@ -27,7 +29,7 @@ def _look_again() -> Iterator[None]:
     """What a test took away is there for the next one."""
     yield
     shm_trial._problem_of_two.cache_clear()
-    torch_parts.missing()
+    torch_parts.look()
 
 
 def wide_task() -> mh.Task:
@@ -54,13 +56,16 @@ def gone(*_: Any, **__: Any) -> Any:
     raise RuntimeError("it went")
 
 
-GONE: dict[str, tuple[Any, str, str]] = {
+GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a strategy that uses it
     "SGD as one kernel": (torch, "_fused_sgd_", "single"),
     "oneDNN's direct product": (torch.ops.mkldnn, "_linear_pointwise", "pipeline"),
     "operations on lists of tensors": (torch, "_foreach_copy_", "parameter_server"),
     "the order of DDP's buckets": (dist.Reducer, "_rebuild_buckets", "ddp"),
     "dispatch modes": (torch.utils._python_dispatch, "TorchDispatchMode", "single"),
     "the backward pass of a convolution": (torch.ops.aten, "convolution_backward", "pipeline"),
+    "the versions of tensors": (torch_parts.VERSIONS, "_find", "parameter_server"),
+    "the hooks on parameters": (torch_parts.PARAMETER_HOOKS, "_find", "ddp"),
+    "the tables of modules": (torch_parts.MODULE_TABLES, "_find", "ddp"),
 }
 
 
@@ -72,7 +77,7 @@ def test_without_a_part_a_fit_trains_to_the_same_weights_with_one_note(
     ranks = {} if strategy == "single" else {"ranks": 2}
     usual = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
     assert [note for note in usual.notes if "torch" in note] == []
-    if place in (torch.ops.mkldnn, torch.ops.aten):  # these find again what was deleted
+    if isinstance(place, Part) or place in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
         monkeypatch.setattr(place, attribute, gone, raising=False)
     else:
         monkeypatch.delattr(place, attribute)
@@ -83,7 +88,7 @@ def test_without_a_part_a_fit_trains_to_the_same_weights_with_one_note(
 
 
 def test_every_part_has_a_test_that_takes_it_away() -> None:
-    assert {*GONE, "the versions of tensors"} == {part.name for part in PARTS}
+    assert set(GONE) == {part.name for part in PARTS}
 
 
 def test_a_kernel_that_does_something_else_now_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +100,9 @@ def test_a_kernel_that_does_something_else_now_is_left_out(monkeypatch: pytest.M
     assert same_weights(run, quick_fit(make_task("mlp"), "single", max_steps=3), 1e-6)
 
 
-def test_ranks_leave_out_what_their_caller_leaves_out() -> None:
-    """The versions of tensors cannot be taken from torch in a test; a rank is told so by name."""
+def test_without_versions_a_gradient_is_never_taken_for_missing() -> None:
+    """A parameter's gradient lives in shared memory only where it shows whether backward has written there."""
     torch_parts.leave_out(["the versions of tensors"])
-    assert torch_parts.VERSIONS.found is None
     weight = torch.zeros(2, requires_grad=True)
     homes = AtHome({"weight": weight}, {"weight": torch.zeros(2)})
     for _ in range(3):
@@ -109,6 +113,40 @@ def test_ranks_leave_out_what_their_caller_leaves_out() -> None:
         assert found["weight"] is not None
         assert found["weight"].tolist() == [1.0, 2.0]
         weight.grad = None
+
+
+def test_without_versions_no_model_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut that missed a write would train something else: better refused."""
+    monkeypatch.setattr(torch_parts.VERSIONS, "_find", gone)
+    with pytest.raises(mh.Refused, match="does not say whether a tensor was written into"):
+        quick_fit(make_task("mlp"), "pipeline", ranks=2, max_steps=1)
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "balanced_data_parallel"])
+def test_without_the_tables_of_modules_replicas_are_refused(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_parts.MODULE_TABLES, "_find", gone)
+    with pytest.raises(mh.Refused, match=r"does not know where torch .* keeps a module's parameters; use ddp"):
+        quick_fit(make_task("mlp"), strategy, ranks=2, max_steps=1)
+
+
+def test_a_schedule_is_not_told_off_for_steps_that_torch_did_not_see() -> None:
+    """The fused kernel writes without `optimizer.step`, which torch's schedules ask for; without that mark, one warning."""
+    layer = nn.Linear(2, 2)
+    task = make_task("mlp", schedule=lambda optimizer, _: torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    updater = Updater(build(task, Settings()), list(layer.named_parameters()))
+    updater.skip()  # raises where it warns: warnings are errors here
+
+
+def test_a_batchnorm_of_anothers_make_counts_as_one() -> None:
+    """The class that torch's have in common has no public name; InstanceNorm must not count."""
+
+    class Own(nn.BatchNorm1d.__base__):  # type: ignore[misc]
+        pass
+
+    assert isinstance(Own(3), torch_parts.BATCHNORMS)
+    assert isinstance(nn.LazyBatchNorm2d(), torch_parts.BATCHNORMS)
+    assert not isinstance(nn.InstanceNorm2d(3), torch_parts.BATCHNORMS)
+    assert not isinstance(nn.GroupNorm(1, 3), torch_parts.BATCHNORMS)
 
 
 # ---------------------------------------------------------------- shared memory
@@ -187,6 +225,7 @@ def test_the_defaults_of_a_script_do_not_matter_to_the_trials() -> None:
     """oneDNN's product takes no float64: with that as the default dtype it was taken for missing."""
     torch.set_default_dtype(torch.float64)
     try:
+        torch_parts.look()
         assert torch_parts.missing() == ()
         assert not shm_trial.SHARED_MEMORY.look()
     finally:

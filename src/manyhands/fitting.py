@@ -138,12 +138,13 @@ class Fitting:
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")
 
-    def look_at_torch(self, hosts: int = 1) -> None:
+    def look_at_torch(self, hosts: int = 1, say: bool = True) -> None:
         """Choose what ranks talk through, and note where this torch is not as the package knows it."""
         asked = getattr(self.strategy, "transport", "auto")
         self.transport = transport_for(asked, self.devices, self.strategy.processes, hosts)
-        torch_parts.missing()
-        if text := torch_parts.note([SHARED_MEMORY] if self.transport != asked else []):
+        torch_parts.look()
+        text = torch_parts.note([SHARED_MEMORY] if self.transport != asked else [])
+        if text and say:
             self.note(text)
 
     # ------------------------------------------------------------ ranks of our own
@@ -155,12 +156,12 @@ class Fitting:
         if self.plan.survive and not self.strategy.survives:
             reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
             raise refuse(self.strategy, reason)
+        self.look_at_torch()
         start = self.resumable() if resume else None
         check_stream(self.strategy, self.job, self.plan.survive)
         self.try_out()
         self.strategy.admit(self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
-        self.look_at_torch()
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
         check_descriptors(self.strategy.processes)
         self.make_room(start)  # only now: what is refused must leave everything as it was

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import Dataset
 
 from .data.batches import Source, make_source
@@ -24,6 +23,7 @@ from .model.recipe import Recipe
 from .optimizers import Manner, check_optimizer, manner
 from .proof import Proof
 from .task import Task
+from .torch_parts import BATCHNORMS
 from .world.parcel import by_value_copy
 
 PRECISIONS = ("fp32", "bf16")
@@ -93,7 +93,7 @@ class Job:
 
     @property
     def has_batchnorm(self) -> bool:
-        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+        return any(isinstance(module, BATCHNORMS) and module.training for module in self.model.modules())
 
     def copies(self) -> tuple[nn.Module, Callable[..., Any], Callable[..., Any] | None]:
         """The model, the loss and the augmentation to try things on: nothing done to them reaches anybody."""

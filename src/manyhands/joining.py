@@ -38,11 +38,11 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
             "use ddp or parameter_server"
         )
+    fitting.look_at_torch(hosts, say=index == 0)
     check_stream(strategy, job, fitting.plan.survive)
     fitting.try_out()
     strategy.admit(job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
-    fitting.look_at_torch(hosts)
     before = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     rank = _rank(fitting, index, world, hosts)

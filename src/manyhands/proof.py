@@ -27,12 +27,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from .data import nest
 from .data.generators import drawn_from, generators, seeded
 from .model.trace import title
+from .torch_parts import BATCHNORMS
 
 if TYPE_CHECKING:
     from .job import Job
@@ -124,7 +124,7 @@ class Trial:
         self.model, self.loss_of, self.augment = job.copies()
         self.model.train()
         for module in self.model.modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, BATCHNORMS):
                 with suppress(Exception):  # a scripted one keeps its own
                     module.forward = partial(_with_fixed_statistics, module)  # type: ignore[method-assign]
         self.place = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 TESTED = (2, 15)  # the newest torch that the whole suite has passed with: `make test-newest`
 
@@ -129,21 +130,80 @@ def _convolution_backward() -> Callable[..., Any]:
     return backward
 
 
+def _parameter_hooks() -> Callable[[nn.Parameter], dict[str, Any]]:
+    def hooks_of(parameter: nn.Parameter) -> dict[str, Any]:
+        """What is called with a parameter's gradient, by the method that registers it."""
+        return {
+            "register_hook": parameter._backward_hooks,
+            "register_post_accumulate_grad_hook": parameter._post_accumulate_grad_hooks,  # type: ignore[attr-defined]
+        }
+
+    parameter = nn.Parameter(_ones(1))
+    for register in hooks_of(parameter):
+        getattr(parameter, register)(id)
+    for register, hooks in hooks_of(parameter).items():
+        if list(hooks.values()) != [id]:
+            raise RuntimeError(f"{register} keeps its hooks elsewhere")
+    return hooks_of
+
+
+def _module_tables() -> bool:
+    layer, weight = nn.Linear(1, 1, bias=False), 3 * _ones(1, 1)
+    layer._parameters["weight"] = weight  # type: ignore[assignment]
+    layer._buffers["other"] = weight
+    if layer.weight is not weight or layer.other is not weight:
+        raise RuntimeError("a tensor put into a module's table is not the module's")
+    return True
+
+
 FUSED_SGD = Part("SGD as one kernel", "torch's own step is used", _fused_sgd)
 DIRECT_PRODUCT = Part("oneDNN's direct product", "plain products are used", _direct_product)
 FOREACH = Part("operations on lists of tensors", "tensors are written one by one", _foreach)
 BUCKET_ORDER = Part("the order of DDP's buckets", "a resumed ddp run may differ in the last bits", _bucket_order)
 DISPATCH_MODE = Part("dispatch modes", "images keep their channels first", _dispatch_mode)
-VERSIONS = Part("the versions of tensors", "gradients are copied to shared memory", _versions)
+VERSIONS = Part(
+    "the versions of tensors", "gradients are copied into shared memory, and no model can be cut", _versions
+)
 CONVOLUTION_BACKWARD = Part(
     "the backward pass of a convolution", "its weight gradients are made at once", _convolution_backward
 )
-PARTS = (FUSED_SGD, DIRECT_PRODUCT, FOREACH, BUCKET_ORDER, DISPATCH_MODE, VERSIONS, CONVOLUTION_BACKWARD)
+PARAMETER_HOOKS = Part(
+    "the hooks on parameters",
+    "those of a model that is handed over ready-made do not reach the ranks",
+    _parameter_hooks,
+)
+MODULE_TABLES = Part("the tables of modules", "data_parallel is refused", _module_tables)
+PARTS = (
+    FUSED_SGD,
+    DIRECT_PRODUCT,
+    FOREACH,
+    BUCKET_ORDER,
+    DISPATCH_MODE,
+    VERSIONS,
+    CONVOLUTION_BACKWARD,
+    PARAMETER_HOOKS,
+    MODULE_TABLES,
+)
+
+
+def _batchnorms() -> tuple[type[nn.Module], ...]:
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    common = set(kinds[0].__mro__).intersection(*(kind.__mro__ for kind in kinds)) - set(nn.InstanceNorm1d.__mro__)
+    return (*kinds, *common)
+
+
+BATCHNORMS = _batchnorms()  # torch's, and whatever others derive from the class, of no public name, that these share
+
+
+def look() -> None:
+    """Try every part."""
+    for part in PARTS:
+        part.look()
 
 
 def missing() -> tuple[str, ...]:
-    """Try every part: the names of those to leave out, for the ranks."""
-    return tuple(part.name for part in PARTS if part.look())
+    """The names of the parts that were tried in vain, for the ranks to leave out."""
+    return tuple(part.name for part in PARTS if part.problem)
 
 
 def leave_out(names: Iterable[str]) -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyhands.job import Settings, build, probe
+from manyhands.job import Settings, build
 from manyhands.model.layout import channels_last_pays
+from manyhands.probe import probe
 from tests.conftest import distance, make_task, quick_fit
 
 pytestmark = pytest.mark.skipif(

@@ -149,11 +149,12 @@ print(run.steps, run.status)
 
 @pytest.mark.parametrize("from_file", [True, pytest.param(False, marks=pytest.mark.soak)])  # -c: test_machine.py
 def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> None:
+    """And is quiet to its end: with torch 2.15 the fork server once reported 513 leaked functions there."""
     script = tmp_path / "plain.py"
     script.write_text(SCRIPT.format(pause="pass"))
     words = [str(script)] if from_file else ["-c", script.read_text()]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "ready\n8 done\n", done.stderr
+    assert (done.stdout, done.stderr) == ("ready\n8 done\n", "")
 
 
 @pytest.mark.parametrize(

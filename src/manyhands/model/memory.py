@@ -78,9 +78,8 @@ def _restore(model: nn.Module, start: dict[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         parameter.copy_(start[name])
     for path, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = start[f"{path}.{name}" if path else name].clone()
+        for name, _ in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            setattr(module, name, start[f"{path}.{name}" if path else name].clone())
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:

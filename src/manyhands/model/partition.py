@@ -162,7 +162,7 @@ def _by_hand(
     if all(isinstance(item, int) for item in balance):
         counts = [int(item) for item in balance]
         if isinstance(model, nn.Sequential) and sum(counts) == len(model):
-            names = list(model._modules)
+            names = [name for name, _ in model.named_modules(remove_duplicate=False) if name and "." not in name]
         if len(counts) != stages or sum(counts) != len(names) or min(counts) < 1:
             raise BadInput(
                 f"balance {counts} must give each of {stages} stages at least 1 of the model's {len(names)} layers "

@@ -78,7 +78,7 @@ class Stage(nn.Module):
         *path, last = name.split(".")
         place: nn.Module = self
         for part in path:
-            if part not in place._modules:
+            if not isinstance(getattr(place, part, None), nn.Module):
                 place.add_module(part, nn.Module())
             place = place.get_submodule(part)
         if getattr(place, last, None) is item:

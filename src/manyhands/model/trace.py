@@ -26,6 +26,7 @@ from torch.nn.utils import rnn
 from torch.utils import checkpoint
 
 from ..data import nest
+from ..torch_parts import VERSIONS
 from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace, tensors
 
 # Functions that fx would call at once because they see no tensor (their sizes may be stand-ins all the same), or look
@@ -284,7 +285,10 @@ class _Tracer(fx.Tracer):
             for part in (node.args, node.kwargs)
         )
         seen = {id(leaf): leaf for leaf in nest.items((args, kwargs)) if isinstance(leaf, Tensor)}
-        versions = {key: tensor._version for key, tensor in seen.items()}
+        version = VERSIONS.found
+        if version is None:
+            raise RuntimeError(f"torch {torch.__version__} does not say whether a tensor was written into")
+        versions = {key: version(tensor) for key, tensor in seen.items()}
         own = dict(called.named_buffers()) if isinstance(called, nn.Module) else {}
         before = {name: tensor.clone() for name, tensor in own.items()}  # BatchNorm writes without a new version
         with self._standing_aside(), torch.no_grad():
@@ -296,7 +300,7 @@ class _Tracer(fx.Tracer):
         changed = [name for name, tensor in own.items() if not torch.equal(tensor, before[name])]
         self.written |= {f"{node.target}.{name}" for name in changed}
         for key, tensor in seen.items():
-            if tensor._version != versions[key]:
+            if version(tensor) != versions[key]:
                 self._written(tensor, node)
         reads = [item for item in node.all_input_nodes if item in self.contents]
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..torch_parts import BATCHNORMS
 
 
 class _GlobalSum(torch.autograd.Function):
@@ -30,8 +31,8 @@ class _GlobalSum(torch.autograd.Function):
         return total
 
 
-class GlobalBatchNorm(_BatchNorm):
-    """A BatchNorm that sees the samples of all ranks."""
+class GlobalBatchNorm(nn.BatchNorm1d):
+    """A BatchNorm, of inputs with any number of dimensions, that sees the samples of all ranks."""
 
     empty = False  # this rank's sample is borrowed and must not count
 
@@ -68,7 +69,7 @@ class GlobalBatchNorm(_BatchNorm):
 def share_batchnorm(model: nn.Module) -> None:
     """Let every BatchNorm of the model see all ranks; names and values stay."""
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, BATCHNORMS):
             module.__class__ = GlobalBatchNorm
 
 

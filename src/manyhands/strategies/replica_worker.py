@@ -15,6 +15,7 @@ from ..data.splitting import Rule, Unsplittable, learn
 from ..errors import RankFailed
 from ..job import Job, seeded
 from ..measure.run import PHASES
+from ..torch_parts import MODULE_TABLES
 from ..world.parcel import by_value_copy
 from ..world.rank import Rank
 from .base import Loss, Strategy, refuse
@@ -139,6 +140,11 @@ class ReplicaRules(NamedTuple):
 
 def check_replicas(strategy: Strategy, job: Job) -> None:
     """Refuse what replicas in threads cannot do."""
+    if not MODULE_TABLES.found:
+        raise refuse(
+            strategy,
+            f"does not know where torch {torch.__version__} keeps a module's parameters; use ddp, or another torch",
+        )
     if job.settings.sync_batchnorm and job.has_batchnorm:
         raise refuse(
             strategy, "runs BatchNorm on each replica's own samples and cannot join them; use ddp with sync_batchnorm"

@@ -253,10 +253,10 @@ def _slots(module: nn.Module, copies: Sequence[Any]) -> list[list[list[Place]]]:
     }
     for number, copied in enumerate(copies):
         for source, target in zip(module.modules(), copied.modules(), strict=True):
-            for table, is_parameter in ((source._parameters, True), (source._buffers, False)):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        found[id(tensor)][number].append((target, name, is_parameter))
+            own: dict[str, Any] = {"recurse": False, "remove_duplicate": False}
+            for table, is_parameter in ((source.named_parameters(**own), True), (source.named_buffers(**own), False)):
+                for name, tensor in table:
+                    found[id(tensor)][number].append((target, name, is_parameter))
     return list(found.values())
 
 

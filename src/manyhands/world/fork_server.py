@@ -23,8 +23,7 @@ class _Server:
         here, there = socket.socketpair()
         source = str(Path(__file__).resolve().parents[2])
         code = (
-            f"import sys, socket; sys.path.append({source!r}); "
-            f"from manyhands.world.nursery import serve; serve(socket.socket(fileno={there.fileno()}))"
+            f"import sys; sys.path.append({source!r}); from manyhands.world.nursery import live; live({there.fileno()})"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2

@@ -34,6 +34,15 @@ LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = rang
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
 
+def live(requests: int) -> None:
+    """The life of the server's process, to its end.
+
+    Without the interpreter's clean-up: what is frozen here would be reported as leaked in the user's terminal (by
+    triton, which comes with torch).
+    """
+    _leave(lambda: serve(socket.socket(fileno=requests)))
+
+
 def serve(requests: socket.socket) -> None:
     """Fork a keeper for every request until the caller goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
@@ -159,7 +168,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _leave(body: Callable[[], None]) -> None:
-    """Run the body of a forked process and end it without the clean-up that belongs to its parent."""
+    """Run the body of a process and end it without the interpreter's clean-up; in a forked one it belongs to the parent."""
     code = 1
     try:
         body()
@@ -174,7 +183,3 @@ def _leave(body: Callable[[], None]) -> None:
             sys.stderr.flush()
         finally:
             os._exit(code)
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))

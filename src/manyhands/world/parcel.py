@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..alone import alone
+from ..torch_parts import PARAMETER_HOOKS
 from .memory import ALIGN, anonymous_file, map_file
 
 _POPULATE_READ = 22  # madvise: map all pages now, without copying them
@@ -69,10 +70,7 @@ class _Storage:
 
 def hooks_on(parameter: nn.Parameter) -> dict[str, list[Any]]:
     """What is called with a parameter's gradient, by the method that registers it."""
-    found = {
-        "register_hook": parameter._backward_hooks,
-        "register_post_accumulate_grad_hook": getattr(parameter, "_post_accumulate_grad_hooks", None),
-    }
+    found = PARAMETER_HOOKS.found(parameter) if PARAMETER_HOOKS.found else {}
     return {register: list(hooks.values()) for register, hooks in found.items() if hooks}
 
 

@@ -199,7 +199,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         """Indices and values of all ranks, added in rank order."""
         mine = tensor.detach().coalesce()
         counts = torch.empty(self._size, dtype=torch.int64)
-        yield from self._collectives.all_gather_flat(counts, torch.tensor([mine._nnz()]))
+        yield from self._collectives.all_gather_flat(counts, torch.tensor([mine.indices().shape[1]]))
         gathered = []
         for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # entries first
             outs = [part.new_empty(count, *part.shape[1:]) for count in counts.tolist()]
