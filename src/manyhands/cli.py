@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from .errors import BadInput, ManyhandsError, RankFailed
+from .measure.foreign import plain
 from .options import (
     AsJson,
     BatchSize,
@@ -362,7 +363,7 @@ def main() -> NoReturn:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"manyhands: {message}", file=sys.stderr)
+    print(f"manyhands: {plain(message)}", file=sys.stderr)
     return code
 
 

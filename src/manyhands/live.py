@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .measure.hardware import Usage
-from .measure.run import PHASES, Run
+from .measure.run import PHASES, Run, finite
 
 LIVE_FILE = "live.json"
 WRITE_SECONDS = 0.5
@@ -66,7 +66,7 @@ class Live:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             scratch = self._path.with_name(LIVE_FILE + ".part")
-            scratch.write_text(json.dumps(state))
+            scratch.write_text(json.dumps(finite(state)))
             os.replace(scratch, self._path)
         except OSError:
             self._path = None  # the run goes on without being watched
