@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +20,7 @@ from typing import Any, get_type_hints
 from ..errors import BadInput
 from .foreign import fits, plain, read_json
 from .record_forms import FORMS, TIMELINE
+from .whole import whole
 
 SCHEMA = 1
 LARGEST_RECORD = 1 << 30  # bytes; a million steps take about twenty million
@@ -103,18 +106,18 @@ class Run:
         return json.dumps(self.record(), indent=1, allow_nan=False)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the record, the timeline and the weights into `folder`; each file appears whole or not at all."""
+        """Write the record, the timeline and the weights into `folder`: all of them whole, or none.
+
+        So no record ever stands beside the weights of another run because the disk was full in between.
+        """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        if self.weights is not None:
-            from safetensors.torch import save_file
-
-            scratch = target / (WEIGHTS_FILE + ".part")
-            save_file({name: tensor.contiguous() for name, tensor in self.weights.items()}, scratch)
-            os.replace(scratch, target / WEIGHTS_FILE)
-        if self.timeline:
-            _write_whole(target / TIMELINE_FILE, json.dumps(finite(self.timeline)))
-        _write_whole(target / RECORD_FILE, self.to_json())
+        with contextlib.ExitStack() as files:
+            if self.weights is not None:
+                _write_weights(files.enter_context(whole(target / WEIGHTS_FILE)), self.weights)
+            if self.timeline:
+                files.enter_context(whole(target / TIMELINE_FILE)).write_text(json.dumps(finite(self.timeline)))
+            files.enter_context(whole(target / RECORD_FILE)).write_text(self.to_json())
         self.folder = target
         return target
 
@@ -160,6 +163,18 @@ class Run:
 def _forms() -> dict[str, Any]:
     """The form of every field. Another version may have kept one in another form: then it is as good as missing."""
     return get_type_hints(Run)
+
+
+def _write_weights(file: Path, weights: Mapping[str, Any]) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, file)
+    except SafetensorError as problem:  # it hides what the system said: a full disk, say
+        number = re.search(r"os error (\d+)", str(problem))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code)) from None
 
 
 def _read_weights(file: Path) -> dict[str, Any]:
@@ -234,9 +249,3 @@ def option_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text)
-    os.replace(scratch, path)
