@@ -47,8 +47,15 @@ def made(step: int = 5, size: int = 40) -> Checkpoint:
         "schedule": {"milestones": Counter({3: 1, 7: 2}), "best": float("inf"), 4: "four"},
         "updates": step,
     }
-    task = {"name": "t", "weights": {"a.weight": ["float32", [size]]}, "batch_size": 32}
-    return Checkpoint(step, 1, 2, weights, state, {"losses": torch.rand(step)}, task, "ddp:bucket_mb=1.0", 2)
+    forms = {"a.weight": ["float32", [size]], "a.steps": ["int64", []], "empty": ["float32", [0, 3]]}
+    task = {"name": "t", "weights": forms, "batch_size": 32}
+    history = {
+        "losses": torch.rand(step),
+        "counts": torch.ones(step, dtype=torch.int64),
+        "durations": torch.ones(step, dtype=torch.int64),
+        "faults": [],
+    }
+    return Checkpoint(step, 1, 2, weights, state, history, task, "ddp:bucket_mb=1.0", 2)
 
 
 def same(left: object, right: object) -> bool:

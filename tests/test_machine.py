@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import manyhands as mh
 from manyhands.chaos import Fault
 from manyhands.checkpoint import latest
 from manyhands.errors import BadInput, RankFailed
+from manyhands.measure.run import weights_digest
 from manyhands.runfolder import held
 from tests.breakable import toy
 
@@ -39,19 +44,69 @@ def test_a_full_disk_while_training_loses_nothing(tmp_path: Path) -> None:
     assert reasons == []
 
 
-def test_a_full_disk_at_the_end_keeps_the_run_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Any, folder: Any) -> None:
-        raise OSError(28, "No space left on device")
+@contextmanager
+def no_file_grows_beyond(size: int) -> Iterator[None]:
+    """What a full disk does, to this process alone."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
-    monkeypatch.setattr(mh.Run, "save", full)
-    with pytest.raises(
-        RankFailed, match=r"the run is done but its folder .* could not be written \(No space left"
-    ) as failure:
-        fit(toy(), run_dir=tmp_path, checkpoint_every=4)
+
+@pytest.mark.parametrize(
+    ("keywords", "left"),
+    [
+        ({"checkpoint_every": 4}, "the checkpoint after step 16 is whole: make room and use --resume"),
+        ({}, "no checkpoint holds its weights (in Python, the error's `run` does): make room and train again"),
+    ],
+)
+def test_a_full_disk_at_the_end_says_what_is_left(keywords: Any, left: str, tmp_path: Path) -> None:
+    """It promised whole checkpoints where none were asked for, and left .part files; those of another run do not count."""
+    before = fit(toy(seed=3), run_dir=tmp_path, **keywords)
+    save = mh.Run.save
+
+    def save_on_full_disk(run: mh.Run, folder: Any) -> Path:
+        with no_file_grows_beyond(2000):
+            return save(run, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mh.Run, "save", save_on_full_disk)
+        with pytest.raises(
+            RankFailed, match=r"is done but its folder .* could not be written \(File too large"
+        ) as failure:
+            fit(toy(), run_dir=tmp_path, **keywords)
+    assert left in str(failure.value)
     assert failure.value.run.weights_sha256 == fit(toy()).weights_sha256  # type: ignore[attr-defined]
-    found, _ = latest(tmp_path / "checkpoints")
-    assert found is not None
-    assert found.step == 16
+    assert not list(tmp_path.glob("*.part"))
+    found = mh.Run.load(tmp_path)
+    assert found.weights_sha256 == before.weights_sha256, "the run before is still there, whole"
+    assert found.weights is not None
+    assert weights_digest(found.weights) == before.weights_sha256
+
+
+def test_what_a_killed_process_left_half_written_goes_at_the_next_start(tmp_path: Path) -> None:
+    fit(toy(), run_dir=tmp_path, checkpoint_every=8)
+    for name in ("run.json", "weights.safetensors", "timeline.json", "live.json"):
+        (tmp_path / f"{name}.part").write_text("half")
+    newest = tmp_path / "checkpoints" / "step-00000016"
+    newest.rename(newest.with_name(".step-00000016.old"))  # killed while it was being replaced
+    run = fit(toy(), run_dir=tmp_path, resume=True)
+    assert run.resumed_from is not None
+    assert run.resumed_from["step"] == 16
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".part", ".old")]
+
+
+def test_weights_of_another_run_are_not_evaluated(tmp_path: Path, command: Any) -> None:
+    for name, seed in (("one", 1), ("other", 2)):
+        fit(toy(seed=seed), run_dir=tmp_path / name)
+    shutil.copy(tmp_path / "one" / "weights.safetensors", tmp_path / "other")
+    code, _, err = command("evaluate", str(tmp_path / "other"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "are not those of its record (another SHA-256)" in err
 
 
 def test_a_run_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:

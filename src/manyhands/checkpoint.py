@@ -31,6 +31,7 @@ from torch import Tensor
 
 from .errors import BadInput
 from .job import Job
+from .measure.foreign import fits
 from .plainstate import assemble, take_apart
 
 FORMAT = 1
@@ -103,7 +104,7 @@ def fingerprint(job: Job) -> dict[str, Any]:
     print_: dict[str, Any] = {
         "name": task.name,
         "weights": {
-            name: [str(value.dtype).removeprefix("torch."), list(value.shape)]
+            name: [_type(value), list(value.shape)]
             for name, value in job.model.state_dict().items()
             if isinstance(value, Tensor)
         },
@@ -118,6 +119,10 @@ def fingerprint(job: Job) -> dict[str, Any]:
         if job.endless:
             print_["max_steps"] = job.settings.max_steps
     return print_
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _kind(factory: Any) -> str:
@@ -283,19 +288,47 @@ def _sync_folder(folder: Path) -> None:
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read one checkpoint; raises `Damaged` unless every byte is as it was written."""
+    from safetensors import SafetensorError
     from safetensors.torch import load as parse
 
     target = Path(path)
     data = {name: _read_checked(target, name, entry) for name, entry in _read_manifest(target).items()}
-    plain = json.loads(data[STATE])
-    if plain["format"] != FORMAT:
-        found = plain["format"]
-        raise BadInput(f"{target} is of another manyhands (checkpoint format {found}, this one reads {FORMAT})")
-    parts = {part: assemble(plain[part], parse(data[file])) for part, file in TENSOR_FILES.items()}
-    return Checkpoint(
-        plain["step"], plain["epoch"], plain["number"], parts["weights"], parts["state"], parts["history"],
-        plain["task"], plain["strategy"], plain["ranks"], target,
-    )  # fmt: skip
+    try:
+        plain = json.loads(data[STATE])
+        if plain["format"] != FORMAT:
+            found = plain["format"]
+            raise BadInput(f"{target} is of another manyhands (checkpoint format {found!r}, this one reads {FORMAT})")
+        parts = {part: assemble(plain[part], parse(data[file])) for part, file in TENSOR_FILES.items()}
+        read = Checkpoint(
+            plain["step"], plain["epoch"], plain["number"], parts["weights"], parts["state"], parts["history"],
+            plain["task"], plain["strategy"], plain["ranks"], target,
+        )  # fmt: skip
+        whole = _in_order(read)
+    except BadInput:
+        raise
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError):
+        whole = False
+    if not whole:  # its sums are right: it was not damaged but made by somebody else
+        raise Damaged("its content is not what manyhands writes")
+    return read
+
+
+def _in_order(checkpoint: Checkpoint) -> bool:
+    """Whether what stands in it can be what it says; tensors are compared with the model's later."""
+    counts = (checkpoint.step, checkpoint.epoch, checkpoint.number, checkpoint.ranks)
+    return (
+        all(fits(count, int) and count >= 0 for count in counts)
+        and fits(checkpoint.task, dict[str, Any])
+        and fits(checkpoint.task.get("weights"), dict[str, tuple[str, list[int]]])
+        and fits(checkpoint.task.get(CONDITIONS, {}), dict[str, Any])
+        and fits(checkpoint.strategy, str)
+        and isinstance(checkpoint.state, dict)
+        and isinstance(checkpoint.history, dict)
+        and all(isinstance(checkpoint.history.get(name), Tensor) for name in ("losses", "counts", "durations"))
+        and fits(checkpoint.history.get("faults"), list[dict[str, Any]])
+        and {name: [_type(value), list(value.shape)] for name, value in checkpoint.weights.items()}
+        == {name: list(form) for name, form in checkpoint.task["weights"].items()}
+    )
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from .errors import BadInput, ManyhandsError, RankFailed
+from .measure.foreign import plain
 from .options import (
     AsJson,
     BatchSize,
@@ -166,11 +167,15 @@ def evaluate(
     from . import terminal
     from .devices import resolve_devices
     from .evaluate import evaluate as evaluate_weights
-    from .measure.run import Run
+    from .measure.run import Run, weights_digest
 
     stored = Run.load(run)
-    if stored.weights is None:
+    if stored.weights is None or stored.weights_sha256 is None:
         raise BadInput(f"{run} holds no weights (status: {stored.status}); only a finished run can be evaluated")
+    if weights_digest(stored.weights) != stored.weights_sha256:
+        raise BadInput(
+            f"the weights in {run} are not those of its record (another SHA-256); one of the files was changed"
+        )
     spec = _recorded_task(stored.source or stored.task) if task is None else task
     result = evaluate_weights(_task(spec), stored.weights, device=resolve_devices(device, 1)[0])
     if as_json:
@@ -362,7 +367,7 @@ def main() -> NoReturn:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"manyhands: {message}", file=sys.stderr)
+    print(f"manyhands: {plain(message)}", file=sys.stderr)
     return code
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint import FOLDER, interval
+from .checkpoint import FOLDER, interval, latest
 from .conditions import conditions
 from .devices import resolve_devices
 from .errors import BadInput, RankFailed, Refused
@@ -111,7 +111,7 @@ def fit(
             live.close()
         if outcome is not None:
             _fill(run, outcome, fitting.began)
-            _save(run, run_dir)
+            _save(run, run_dir, keeping is not None or resume)
     return run
 
 
@@ -221,19 +221,29 @@ def _ended(run: Run, status: str, reason: str, run_dir: str | os.PathLike[str] |
     return run
 
 
-def _save(run: Run, run_dir: str | os.PathLike[str] | None) -> None:
+def _save(run: Run, run_dir: str | os.PathLike[str] | None, kept: bool) -> None:
     if run_dir is None:
         return
     try:
         run.save(run_dir)
     except OSError as problem:
         failure = RankFailed(
-            f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); "
-            "checkpoints there are whole: make room and use --resume",
+            f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); {_left(run_dir, kept)}",
             kind="disk",
         )
         failure.run = run  # type: ignore[attr-defined]  # the weights are not lost
         raise failure from None
+
+
+def _left(run_dir: str | os.PathLike[str], kept: bool) -> str:
+    """What is left of a run whose result could not be written. Checkpoints of other runs are not of this one."""
+    found = latest(Path(run_dir) / FOLDER)[0] if kept else None
+    if found is not None:
+        return f"the checkpoint after step {found.step} is whole: make room and use --resume"
+    return (
+        "no checkpoint holds its weights (in Python, the error's `run` does): make room and train again, "
+        "with --checkpoint-every if that takes long"
+    )
 
 
 def _answer(callbacks: dict[str, Callback | None], kind: str, figures: Any) -> bool:

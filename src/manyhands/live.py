@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .measure.hardware import Usage
-from .measure.run import PHASES, Run
+from .measure.run import PHASES, Run, finite
+from .measure.whole import whole
 
 LIVE_FILE = "live.json"
 WRITE_SECONDS = 0.5
@@ -65,9 +66,8 @@ class Live:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = self._path.with_name(LIVE_FILE + ".part")
-            scratch.write_text(json.dumps(state))
-            os.replace(scratch, self._path)
+            with whole(self._path) as scratch:
+                scratch.write_text(json.dumps(finite(state)))
         except OSError:
             self._path = None  # the run goes on without being watched
 

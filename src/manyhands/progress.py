@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from .job import Job
+from .measure.foreign import plain
 from .measure.run import Run
 from .strategies.base import Strategy
 
@@ -78,6 +79,7 @@ class Progress:
         self._line(f"{self.title}: epoch {entry['epoch']}, {loss}{entry['seconds']:.1f} s{tested}")
 
     def _line(self, text: str) -> None:
+        text = plain(text)  # notes may name what stands in a file
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
         else:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from .checkpoint import FOLDER
 from .errors import BadInput
+from .live import LIVE_FILE
+from .measure.run import RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE
+from .measure.whole import PART
 
 LOCK = ".running"
 
@@ -35,9 +38,16 @@ def held(run_dir: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a rank that was killed while it wrote has left; nobody writes now."""
+    """Remove what a process that was killed while it wrote has left; nobody writes now."""
+    for old in (folder / FOLDER).glob(".step-*.old"):
+        published = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+        if not published.exists():  # killed between taking the old one away and publishing the new one
+            os.rename(old, published)
     for part in (folder / FOLDER).glob(".step-*"):
         shutil.rmtree(part, ignore_errors=True)
+    for name in (RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE, LIVE_FILE):
+        with contextlib.suppress(OSError):
+            (folder / (name + PART)).unlink(missing_ok=True)
 
 
 def _take(folder: Path) -> int:

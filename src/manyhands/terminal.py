@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from .measure.foreign import plain
 from .measure.run import PHASES, Run
 
 if TYPE_CHECKING:
@@ -21,9 +23,16 @@ if TYPE_CHECKING:
 WIDEST = 100
 
 
+class PlainConsole(Console):
+    """Prints what it is given and nothing that a terminal would obey: names and reasons come from files."""
+
+    def render_str(self, text: str, **keywords: Any) -> Text:
+        return super().render_str(plain(text), **keywords)
+
+
 def console() -> Console:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
-    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+    return PlainConsole(width=width, highlight=False, markup=False, soft_wrap=False)
 
 
 def show_run(run: Run) -> None:
@@ -36,23 +45,26 @@ def show_run(run: Run) -> None:
         out.print(f"  {run.status}: {run.reason}")
     if run.steps and run.seconds and run.step_ms:
         rate = f"{run.samples_per_second:,.0f} samples/s" if run.samples_per_second else ""
-        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}, median step {run.step_ms['median']:.2f} ms")
+        median = figure(run.step_ms.get("median"), ".2f")
+        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}, median step {median} ms")
     if run.test:
-        accuracy = f"accuracy {percent(run.test['accuracy'])}, " if run.test["accuracy"] is not None else ""
-        out.print(f"  test: {accuracy}loss {run.test['loss']:.4f} over {run.test['samples']:,} samples")
+        known = run.test.get("accuracy")
+        accuracy = f"accuracy {percent(known)}, " if known is not None else ""
+        loss, samples = figure(run.test.get("loss"), ".4f"), figure(run.test.get("samples"), ",")
+        out.print(f"  test: {accuracy}loss {loss} over {samples} samples")
     if run.phases_ms:
         _show_phases(out, run.phases_ms)
     if run.communication_bytes:
         hidden = run.overlapped_communication_ms or 0.0
         overlap = f"; {hidden:.2f} ms of it hidden behind backward" if hidden >= 0.005 else ""
-        out.print(f"  {run.communication_bytes / 1e6:.3f} MB handed over a step{overlap}")
+        out.print(f"  {run.communication_bytes / 1e6:.3f} MB communicated per step{overlap}")
     if run.staleness:
-        out.print(f"  staleness: mean {run.staleness['mean']:.2f}, at most {run.staleness['max']} updates by others")
+        mean, most = figure(run.staleness.get("mean"), ".2f"), run.staleness.get("max")
+        out.print(f"  staleness: mean {mean}, at most {most} updates by others")
     if run.slow_rank:
         slow = run.slow_rank
-        out.print(
-            f"  rank {slow['rank']} is slow in {slow['phase']}: the others wait {slow['behind_ms']:.1f} ms a step"
-        )
+        behind = figure(slow.get("behind_ms"), ".1f")
+        out.print(f"  rank {slow.get('rank')} is slow in {slow.get('phase')}: the others wait {behind} ms per step")
     if run.exact is False and run.exact_reason:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:
@@ -67,7 +79,9 @@ def _show_phases(out: Console, phases: Mapping[str, float]) -> None:
     out.print(f"  where the {total:.2f} ms of a step go:")
     for name, value in shown:
         share = value / total
-        out.print(f"    {name:<13} {value:8.2f} ms  {100 * share:5.1f} %  {'█' * round(30 * share)}")
+        out.print(
+            f"    {name:<13} {value:8.2f} ms  {100 * share:5.1f} %  {'█' * round(30 * min(1.0, max(0.0, share)))}"
+        )
 
 
 LABEL_WIDTH = 27  # a longer name goes on in the next line
@@ -204,6 +218,11 @@ def show_strategies(kinds: Sequence[type[Strategy]], as_json: bool) -> None:
     out.print("exact: promises the weights that one process would train")
     if len(headings) < 4:
         out.print(f"where each runs: in {WIDEST} columns, or with --json")
+
+
+def figure(value: float | None, form: str) -> str:
+    """A number, or a dash where it is not known."""
+    return "-" if value is None else format(value, form)
 
 
 def percent(share: float) -> str:

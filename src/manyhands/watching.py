@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, get_type_hints
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,11 +14,14 @@ from rich.text import Text
 
 from .errors import BadInput
 from .live import LIVE_FILE
+from .measure.foreign import fits, read_json
 from .measure.run import RECORD_FILE, Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 STALE_SECONDS = 10.0
 WIDEST = 80  # columns
+LARGEST = 1 << 22  # bytes of a live file; a run of 200 ranks writes a hundredth of that
+MOST_LINES = 256  # of ranks or phases
 
 
 def find(run: Path | None, root: Path = Path("runs")) -> Path:
@@ -27,12 +29,19 @@ def find(run: Path | None, root: Path = Path("runs")) -> Path:
     if run is not None and ((run / LIVE_FILE).exists() or (run / RECORD_FILE).exists()):
         return run
     below = run or root
-    running = sorted(below.rglob(LIVE_FILE), key=lambda path: path.stat().st_mtime) if below.is_dir() else []
+    running = sorted(below.rglob(LIVE_FILE), key=_written) if below.is_dir() else []
     if running:
         return running[-1].parent
     if run is not None:
         raise BadInput(f"no run at {run}: neither {LIVE_FILE} nor {RECORD_FILE} is there or below")
     raise BadInput(f"no run is running under {root}/; name its folder: manyhands watch FOLDER")
+
+
+def _written(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:  # that run has just ended
+        return 0.0
 
 
 def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
@@ -63,43 +72,75 @@ def _follow(folder: Path, out: Console, screen: Live, every: float, limit: float
     return True
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+class State(TypedDict):
+    """What a live file says (live.py)."""
+
+    time: float
+    task: str
+    strategy: str
+    ranks: int
+    device: str | None
+    step: int | None
+    steps: int | None
+    epoch: int | None
+    epochs: int | None
+    samples_per_second: float | None
+    beats: list[tuple[int, int, str]] | None
+    phases_ms: dict[str, float]
+    curve: list[tuple[int, float | None]]
+    tested: list[tuple[int, float | None]]
+
+
+def _read(folder: Path) -> State | None:
+    """What the run says now; None once it has ended."""
+    file = folder / LIVE_FILE
     try:
-        state: dict[str, Any] = json.loads((folder / LIVE_FILE).read_text())
-    except (OSError, ValueError):
+        found: Any = read_json(file, LARGEST)
+    except BadInput:
+        if file.exists():
+            raise
         return None
+    forms = get_type_hints(State)
+    known = found if isinstance(found, dict) else {}
+    wrong = [key for key, form in forms.items() if key not in known or not fits(known[key], form)]
+    if wrong:
+        raise BadInput(f"{file} is not what a run writes there (not in order: {', '.join(wrong)})")
+    state: State = found
     return state
 
 
-def picture(state: dict[str, Any], width: int = WIDEST) -> Group:
+def picture(state: State, width: int = WIDEST) -> Group:
     """Progress, the loss so far, where the time goes, and what each rank is at."""
-    step, steps = state.get("step") or 0, state.get("steps") or 1
-    done = round(width * step / steps)
+    step, steps = state["step"] or 0, state["steps"] or 1
     ranks = f"{state['ranks']} rank{'s' * (state['ranks'] != 1)}"
-    rate = state.get("samples_per_second")
+    rate = state["samples_per_second"]
     speed = f", {rate:,.0f} samples/s" if rate else ""
+    done = _blocks(width, step / steps)
     lines = [
         Text(f"{state['task']} · {state['strategy']} · {ranks} on {state['device']}", style="bold"),
-        Text(f"step {step:,} of {steps:,}, epoch {state.get('epoch')} of {state.get('epochs')}{speed}"),
+        Text(f"step {step:,} of {steps:,}, epoch {state['epoch']} of {state['epochs']}{speed}"),
         Text(f"{'━' * done}{'─' * (width - done)}"),
     ]
-    curve = [value for _, value in state.get("curve", [])]
+    curve = [value for _, value in state["curve"] if value is not None]
     if curve:
         lines.append(Text(f"loss {curve[-1]:8.4f} {sparkline(curve, width - 14)}"))
-    for epoch, accuracy in state.get("tested", [])[-3:]:
+    for epoch, accuracy in state["tested"][-3:]:
         if accuracy is not None:
             lines.append(Text(f"epoch {epoch}: test accuracy {100 * accuracy:.2f} %"))
-    phases = state.get("phases_ms") or {}
-    total = sum(phases.values()) or 1.0
-    for name, value in phases.items():
+    total = sum(state["phases_ms"].values()) or 1.0
+    for name, value in list(state["phases_ms"].items())[:MOST_LINES]:
         if value > 0.005 * total:
-            lines.append(Text(f"{name:<13} {value:8.2f} ms {'█' * round(30 * value / total)}"))
-    for rank, at_step, phase in state.get("beats") or []:
+            lines.append(Text(f"{name:<13} {value:8.2f} ms {'█' * _blocks(30, value / total)}"))
+    for rank, at_step, phase in (state["beats"] or [])[:MOST_LINES]:
         lines.append(Text(f"rank {rank}: step {at_step}, {phase}"))
     silent = time.time() - state["time"]
     if silent > STALE_SECONDS:
         lines.append(Text(f"nothing heard for {silent:.0f} s", style="bold"))
     return Group(*lines)
+
+
+def _blocks(width: int, share: float) -> int:
+    return round(width * min(1.0, max(0.0, share)))
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import manyhands as mh
+from manyhands.world import launch as launching
 from manyhands.world.launch import Place, launch
 from tests.conftest import make_task, quick_fit
 
@@ -181,6 +182,42 @@ def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> 
     assert not alive
     assert time.monotonic() - began < 3
     process.stdout.close()
+
+
+def test_a_caller_that_is_killed_while_all_were_stopped_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-Z and kill -9: a stopped keeper cannot see that its caller is gone, and stayed behind with its ranks."""
+    script = tmp_path / "long.py"
+    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    below = _wait_for_ranks(process.pid)
+    for one in below:
+        one.suspend()
+    process.kill()
+    process.wait(10)
+    _gone, alive = psutil.wait_procs(below, timeout=5)
+    for one in alive:
+        one.kill()
+    assert not alive
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_keeper_that_is_stopped_when_a_rank_dies_does_not_stay(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, it neither reported the death nor ended the other ranks."""
+    if not wakes:
+        monkeypatch.setattr(launching, "END_LIMIT", 0.5)
+        monkeypatch.setattr(launching._Launch, "_wake_keeper", lambda self: None)
+
+    def die() -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 3, forward: " + ("killed" if wakes else "its")):
+        quick_fit(make_task(loss=fails_at(3, die)), "ddp", ranks=2)
 
 
 def _wait_for_ranks(pid: int) -> list[psutil.Process]:

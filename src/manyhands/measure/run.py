@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..errors import BadInput
+from .foreign import fits, plain, read_json
+from .record_forms import FORMS, TIMELINE
+from .whole import whole
 
 SCHEMA = 1
+LARGEST_RECORD = 1 << 30  # bytes; a million steps take about twenty million
 PHASES = ("load", "transfer", "augment", "forward", "backward", "communication", "wait", "update", "other")
 RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE = "run.json", "timeline.json", "weights.safetensors"
 
@@ -92,41 +100,41 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """The record as plain JSON-able data; figures that are not finite become null."""
-        return {f.name: _finite(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def to_json(self) -> str:
         return json.dumps(self.record(), indent=1, allow_nan=False)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the record, the timeline and the weights into `folder`; each file appears whole or not at all."""
+        """Write the record, the timeline and the weights into `folder`: all of them whole, or none.
+
+        So no record ever stands beside the weights of another run because the disk was full in between.
+        """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        if self.weights is not None:
-            from safetensors.torch import save_file
-
-            scratch = target / (WEIGHTS_FILE + ".part")
-            save_file({name: tensor.contiguous() for name, tensor in self.weights.items()}, scratch)
-            os.replace(scratch, target / WEIGHTS_FILE)
-        if self.timeline:
-            _write_whole(target / TIMELINE_FILE, json.dumps(_finite(self.timeline)))
-        _write_whole(target / RECORD_FILE, self.to_json())
+        with contextlib.ExitStack() as files:
+            if self.weights is not None:
+                _write_weights(files.enter_context(whole(target / WEIGHTS_FILE)), self.weights)
+            if self.timeline:
+                files.enter_context(whole(target / TIMELINE_FILE)).write_text(json.dumps(finite(self.timeline)))
+            files.enter_context(whole(target / RECORD_FILE)).write_text(self.to_json())
         self.folder = target
         return target
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], source: str = "the record") -> Run:
         """A Run from plain data written by any version; unknown fields are dropped, missing ones stay unknown."""
-        schema = record.get("schema")
-        if not isinstance(schema, int) or "strategy" not in record or "task" not in record:
+        schema: Any = record.get("schema")
+        named = isinstance(record.get("task"), str) and isinstance(record.get("strategy"), str)
+        if not fits(schema, int) or not named:
             raise BadInput(f"{source} is not a manyhands run record (no schema, task or strategy in it)")
         if schema > SCHEMA:
             raise BadInput(
                 f"{source} was written by a newer manyhands (record schema {schema}, this version reads up to {SCHEMA}); "
                 "update manyhands to read it"
             )
-        empty = cls("", "").__dict__
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in record.items() if key in known and _same_kind(value, empty[key])})
+        forms = {**_forms(), **FORMS}
+        return cls(**{key: value for key, value in record.items() if key in forms and fits(value, forms[key])})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], weights: bool = True) -> Run:
@@ -135,34 +143,48 @@ class Run:
         file = target / RECORD_FILE if target.is_dir() else target
         if not file.is_file():
             raise BadInput(f"no run at {target}: {RECORD_FILE} not found there")
-        try:
-            data = json.loads(file.read_text())
-        except (ValueError, OSError) as problem:
-            raise BadInput(f"{file} cannot be read as a run record: {problem}") from None
+        data = read_json(file, LARGEST_RECORD)
         if not isinstance(data, dict):
             raise BadInput(f"{file} is not a manyhands run record (a {type(data).__name__}, not an object)")
         run = cls.from_record(data, str(file))
         run.folder = file.parent
         timeline = file.parent / TIMELINE_FILE
         if timeline.is_file():
-            try:
-                loaded = json.loads(timeline.read_text())
-                run.timeline = loaded if isinstance(loaded, list) else []
-            except ValueError:
-                run.timeline = []
+            with contextlib.suppress(BadInput):
+                loaded = read_json(timeline, LARGEST_RECORD)
+                run.timeline = loaded if fits(loaded, TIMELINE) else []
         stored = file.parent / WEIGHTS_FILE
         if weights and stored.is_file():
-            from safetensors.torch import load_file
-
-            run.weights = load_file(stored)
+            run.weights = _read_weights(stored)
         return run
 
 
-def _same_kind(value: Any, default: Any) -> bool:
-    """Another version may have kept a field in another form: then it is as good as missing."""
-    return default is None or (
-        isinstance(value, bool) == isinstance(default, bool) and isinstance(value, type(default))
-    )
+@cache
+def _forms() -> dict[str, Any]:
+    """The form of every field. Another version may have kept one in another form: then it is as good as missing."""
+    return get_type_hints(Run)
+
+
+def _write_weights(file: Path, weights: Mapping[str, Any]) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, file)
+    except SafetensorError as problem:  # it hides what the system said: a full disk, say
+        number = re.search(r"os error (\d+)", str(problem))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code)) from None
+
+
+def _read_weights(file: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(file))
+    except (SafetensorError, OSError, ValueError, KeyError) as problem:
+        raise BadInput(f"{file} holds no weights that can be read: {plain(str(problem))}") from None
 
 
 def weights_digest(weights: Mapping[str, Any]) -> str:
@@ -209,13 +231,14 @@ def _cpu_name() -> str | None:
     return platform.processor() or None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain data with null for figures that JSON does not know."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 
@@ -226,9 +249,3 @@ def option_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text)
-    os.replace(scratch, path)

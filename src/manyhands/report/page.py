@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from ..measure.run import RECORD_FILE, Run
+from ..measure.whole import whole
 from . import words
 from .details import environment, repeat, run_details
 from .figures import Column, Row, baselines, columns, kind, table
@@ -51,9 +52,8 @@ def report(
     text = page(loaded, title, target)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = place.with_name(place.name + ".part")
-        scratch.write_text(text, encoding="utf-8")
-        os.replace(scratch, place)
+        with whole(place) as scratch:
+            scratch.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise BadInput(f"the report cannot be written to {place}: {problem.strerror}; choose another path") from None
     return place.resolve()

@@ -43,6 +43,14 @@ _server: _Server | None = None
 _server_lock = threading.Lock()
 
 
+def _forked() -> None:
+    global _server_lock
+    _server_lock = threading.Lock()  # the thread that held it may not exist in this child
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 @atexit.register
 def _shut_down() -> None:
     """The server ends when its caller hangs up."""

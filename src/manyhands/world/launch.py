@@ -88,6 +88,7 @@ class _Launch:
         self.lines: dict[int, Line] = {}
         self.selector = selectors.DefaultSelector()
         self.pids: list[int] = []
+        self.keeper: int | None = None
         self.codes: dict[int, int] = {}
         self.doubtful: list[RankFailed] = []
         self.control: socket.socket | None = None
@@ -183,6 +184,7 @@ class _Launch:
     def _bury(self, failure: RankFailed) -> None:
         """A rank the others go on without: it must be dead before its share is given to them."""
         index = failure.rank or 0
+        self._wake_keeper()
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):
@@ -240,12 +242,14 @@ class _Launch:
         for line in lines:
             message = json.loads(line)
             self.pids = message.get("pids", self.pids)
+            self.keeper = message.get("keeper", self.keeper)
             if "ended" in message:
                 self.codes[message["ended"]] = message["code"]
 
     def _death(self, index: int) -> RankFailed:
         """A rank went away without a word: say how it ended and where it was."""
         ago = self.board.beat(index).seconds_ago
+        self._wake_keeper()
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             if wait([self.control], timeout=0.1):
@@ -273,18 +277,36 @@ class _Launch:
         return failure
 
     def end(self) -> None:
-        """Close everything; the keeper kills what still runs, and we wait until it has."""
+        """Close everything; the keeper kills what still runs, and we wait until it has. If it does not, we do."""
         self.selector.close()
         for line in self.lines.values():
             line.close()
         close_quietly(self.board.fd, self.stacks)
         if self.control:
-            with contextlib.suppress(OSError):
+            try:
                 self.control.shutdown(socket.SHUT_WR)
                 self.control.settimeout(END_LIMIT)
+                self._wake_keeper()
                 while self.control.recv(65536):
                     continue
+            except TimeoutError:
+                self._kill_keeper()
+            except OSError:
+                pass
             self.control.close()
+
+    def _wake_keeper(self) -> None:
+        """It may have been stopped (Ctrl-Z, SIGSTOP). While it holds its end of the control socket it is alive."""
+        if self.control and self.keeper is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.keeper, signal.SIGCONT)
+
+    def _kill_keeper(self) -> None:
+        """The ranks first, with their loader workers: as long as their keeper has not reaped them, the numbers are theirs."""
+        for kill, pid in [*((os.killpg, pid) for pid in self.pids), (os.kill, self.keeper)]:
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
 
 
 def _stderr() -> int:

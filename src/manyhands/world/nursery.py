@@ -12,7 +12,8 @@ imports the caller's `__main__`: scripts need no guard.
 
 The keeper is the parent of the ranks. It reports how each one ended over the control socket, and when that
 socket closes, because the caller is done or dead, it kills what is left. Ranks ask the kernel to be killed
-with their keeper. So nothing outlives the caller, whatever kills whom.
+with their keeper, keepers with the server, and the server asks to be woken when the caller ends. So nothing outlives the
+caller, whatever kills whom, and even if the server or a keeper had been stopped (Ctrl-Z, SIGSTOP).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Callable
 
 # The order in which descriptors travel in a request; the links of the ranks follow.
 LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
+LAST_SECONDS = 1  # after the caller has gone
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
 
@@ -46,23 +48,34 @@ def live(requests: int) -> None:
 def serve(requests: socket.socket) -> None:
     """Fork a keeper for every request until the caller goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for, before the end
+    when_parent_ends(signal.SIGCONT)
     from .rank_process import rank_process  # imports torch: the point of this process
 
     # torch's optimizers import the first at their first call, ranks on CPU the last when they connect
     _import(["torch._dynamo", "manyhands.fit", "manyhands.world.shm"])
     gc.collect()
     gc.freeze()  # forked pages stay shared
+    server = os.getpid()
     while True:
         message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
         if not message:
+            _wait_for_keepers()
             return
         _import(json.loads(message))
         if os.fork() == 0:
+            when_parent_ends(signal.SIGKILL, server)
             requests.close()
             _leave(lambda fds=fds: keep(fds, rank_process))  # type: ignore[misc]
         for fd in fds:
             os.close(fd)
+
+
+def _wait_for_keepers() -> None:
+    """Let them end their ranks in order; one that cannot, because it was stopped, dies with this process."""
+    signal.alarm(LAST_SECONDS)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # with SIGCHLD ignored: until all have ended
 
 
 def _import(modules: list[str]) -> None:
@@ -93,14 +106,14 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
             for other in links:
                 if other != link:
                     os.close(other)
-            _end_with_parent(keeper)
+            when_parent_ends(signal.SIGKILL, keeper)
             os.setpgid(0, 0)
             _leave(lambda index=index, link=link: rank_process(index, link, named))  # type: ignore[misc]
         pids[pid] = index
     for fd in {*links, *named.values()}:
         os.close(fd)
     try:
-        _say(control, {"pids": list(pids)})
+        _say(control, {"keeper": keeper, "pids": list(pids)})
         _watch(control, pids)
     finally:
         _kill(pids)
@@ -156,14 +169,14 @@ def _say(control: socket.socket, message: dict[str, object]) -> None:
         return  # the caller is gone; _watch notices by itself
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends, and end now if it already has."""
+def when_parent_ends(number: int, parent: int | None = None) -> None:
+    """Ask the kernel for this signal when the parent ends, also if this process is stopped; leave if `parent` has ended."""
     if sys.platform == "linux":
         import ctypes
 
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
+    if parent is not None and os.getppid() != parent:
         os._exit(1)
 
 
