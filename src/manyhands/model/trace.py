@@ -382,7 +382,8 @@ def _autocast() -> tuple[bool, ...]:
 
 def _python_randomness() -> tuple[Any, ...]:
     """Where the generators of Python and numpy stand; what they draw would be the same in every step of a cut model."""
-    return random.getstate(), repr(np.random.get_state(legacy=False))
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), *state[2:]
 
 
 def title(model: nn.Module, path: str) -> str:
