@@ -156,7 +156,11 @@ class Branches(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.lstm, self.head = nn.Embedding(11, 8), nn.LSTM(8, 8, 2, batch_first=True), nn.Linear(8, CLASSES)
+        self.embed, self.lstm, self.head = (
+            nn.Embedding(11, 8),
+            nn.LSTM(8, 8, 2, batch_first=True),
+            nn.Linear(8, CLASSES),
+        )
 
     def forward(self, words: Tensor) -> Tensor:
         _, (last, _) = self.lstm(self.embed(words))
@@ -264,7 +268,9 @@ def boxed(samples: list[Any]) -> Any:
 
 def of_boxes(output: Tensor, targets: list[Any]) -> Tensor:
     assert len(output) == len(targets)
-    parts = [F.cross_entropy(row[None], target["box"].places[:1, 0]) for row, target in zip(output, targets, strict=True)]
+    parts = [
+        F.cross_entropy(row[None], target["box"].places[:1, 0]) for row, target in zip(output, targets, strict=True)
+    ]
     return torch.stack(parts).mean()
 
 
@@ -329,7 +335,9 @@ class Teacher(nn.Module):
 def test_parameters_written_in_forward() -> None:
     """The stage that wrote them and the one that used them held different copies."""
     check(task_of(Teacher), "model_parallel", "pipeline:chunks=1")
-    with pytest.raises(mh.Refused, match=r'writes the parameter "teacher.bias" each time; use model_parallel, or chunks=1'):
+    with pytest.raises(
+        mh.Refused, match=r'writes the parameter "teacher.bias" each time; use model_parallel, or chunks=1'
+    ):
         quick_fit(task_of(Teacher), "pipeline", ranks=2)
 
 
