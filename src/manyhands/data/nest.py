@@ -55,6 +55,8 @@ def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if not isinstance(value, MutableMapping):
         return type(value)(items)  # type: ignore[call-arg]
     made = copy.copy(value)
+    if list(made) != list(items):  # its constructor leaves out what is None, say
+        made.clear()
     for key, item in items.items():
         made[key] = item
     return made

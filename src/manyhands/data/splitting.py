@@ -38,7 +38,7 @@ def learn(more: Any, fewer: Any, samples: tuple[int, int]) -> Rule:
         if isinstance(fewer, type(more)) and (len(more), len(fewer)) == samples:
             return ROWS
         raise Unsplittable(f"a tensor of shape {tuple(more.shape)} for {samples[0]} samples")
-    if isinstance(more, PackedSequence) or nest.opaque(more) is more:
+    if isinstance(more, PackedSequence) or (more is not None and nest.opaque(more) is more):
         raise Unsplittable(f"a {type(more).__name__}")
     inner, others = nest.children(more), nest.children(fewer)
     if inner is None or others is None:

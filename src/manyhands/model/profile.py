@@ -134,8 +134,10 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
     if outputs and sources:
         ones = [torch.ones_like(output) for output in outputs]
         start = _now(model)
-        torch.autograd.grad(outputs, sources, ones, allow_unused=True)
+        torch.autograd.backward(outputs, ones)  # not autograd.grad: reentrant checkpoints refuse to be part of it
         backward = _now(model) - start
+        for source in sources:
+            source.grad = None
     return forward, backward, nest.over(result, _cut_off)
 
 

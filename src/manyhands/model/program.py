@@ -104,6 +104,8 @@ class Mould:
 
     def __init__(self, like: Any):
         self.like = nest.over(like, lambda _: None)
+        self.__name__ = type(like).__name__.lower()  # what fx names the step by
+        self.__module__ = type(like).__module__
 
     def __call__(self, *items: Any) -> Any:
         return nest.rebuilt(self.like, list(items))

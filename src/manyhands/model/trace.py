@@ -235,6 +235,11 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _StandIn(node, self)
 
+    def create_proxy(self, kind: str, *args: Any, **kwargs: Any) -> Any:
+        """A stand-in, but for None: that something is left out is a fact that forwards ask for."""
+        made = super().create_proxy(kind, *args, **kwargs)
+        return None if kind.startswith("call_") and self.values[made.node] is None else made
+
     def create_node(self, kind: str, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(kind, *args, **kwargs)
         node.meta["grad"] = torch.is_grad_enabled()
@@ -386,7 +391,8 @@ def _autocast() -> tuple[bool, ...]:
 
 def _python_randomness() -> tuple[Any, ...]:
     """Where the generators of Python and numpy stand; what they draw would be the same in every step of a cut model."""
-    return random.getstate(), repr(np.random.get_state(legacy=False))
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), *state[2:]
 
 
 def title(model: nn.Module, path: str) -> str:
