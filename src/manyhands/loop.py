@@ -115,6 +115,7 @@ class Training:
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
             rank.tell("started", started)
+        self.tally.begin()
         weights = None
         first = self.clock.steps
         remaining = self.job.total_steps - first
@@ -196,10 +197,10 @@ class Training:
             seed_step(self.job.task.seed, self.rank, number - 1, self._random_data)
             self._prepare(batch)
             self.tally.samples += batch.count
-            self.tally.helped += 1
             loss = worker.step(batch)
             self.clock.enter("other")
             self.losses.note(loss, number - 1)
+            self.tally.share(helping=True)
             if self.plan.survive:
                 self.rank.board.finish(self.rank.index, self.clock.steps, self.tally.fresh)
 
@@ -228,6 +229,7 @@ class Training:
         clock.enter("other")
         self.losses.note(loss, clock.steps)
         clock.end_step()
+        self.tally.share(made=not taken)
         if self.plan.survive:
             self.rank.board.finish(self.rank.index, clock.steps, self.tally.fresh)
         if self.plan.progress and self.rank.leads:

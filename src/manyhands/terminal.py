@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .measure.run import PHASES, Run
+from .measure.slow import slow_one
 
 if TYPE_CHECKING:
     from .report import Column
@@ -50,9 +51,7 @@ def show_run(run: Run) -> None:
         out.print(f"  staleness: mean {run.staleness['mean']:.2f}, at most {run.staleness['max']} updates by others")
     if run.slow_rank:
         slow = run.slow_rank
-        out.print(
-            f"  rank {slow['rank']} is slow in {slow['phase']}: the others wait {slow['behind_ms']:.1f} ms a step"
-        )
+        out.print(f"  {slow_one(slow)} is slow in {slow['phase']} ({slow['behind_ms']:.1f} ms per step behind)")
     if run.exact is False and run.exact_reason:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:
