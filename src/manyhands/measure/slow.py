@@ -37,6 +37,7 @@ ALONE_SHARE = 0.25  # of the step that ranks stand still while the only server u
 PARTS, AGREEING = 4, 3
 FINE_PARTS, SURE = 16, 3.0  # how many times its standard error, over this many parts, a rank must be behind on average
 FEWEST = 8  # marks without which a fit is too short to be looked at in parts
+SOME = 0.05  # shares: a rank that made less in a part of the fit was not at work in it
 UPDATE = PHASES.index("update")
 IDLE = [PHASES.index("communication"), PHASES.index("wait")]
 WORK = [number for number, name in enumerate(PHASES) if name not in ("communication", "wait", "other")]
@@ -93,28 +94,29 @@ def slow_one(found: Mapping[str, Any]) -> str:
 def _lasts(verdict: Verdict, tracks: Sequence[np.ndarray], figures: Sequence[dict[str, Any]], ranks: int) -> bool:
     """Whether most quarters of the fit say the same, and it is behind by more than it varies by chance."""
     lockstep = _in_lockstep(figures[:ranks])
-    quarters = [_judge(part, figures, ranks) for part in _parts(tracks, PARTS, lockstep)]
-    if sum(_agrees(quarter, verdict) for quarter in quarters) < AGREEING:
+    quarters = [_judge(part, figures, ranks) for part in _parts(tracks, PARTS, lockstep, ranks)]
+    if PARTS * sum(_agrees(quarter, verdict) for quarter in quarters) < AGREEING * len(quarters):
         return False
-    if verdict.place >= ranks:
-        return True
-    number = min(FINE_PARTS, *(len(track) - 1 for track in tracks))
     lags = []
-    for part in _parts(tracks, number, lockstep):
+    for part in _parts(tracks, min(FINE_PARTS, *(len(track) - 1 for track in tracks)), lockstep, ranks):
         phases, stolen = _for_equal_work(part[:ranks], figures[:ranks])
-        work = phases[:, WORK].sum(axis=1) - stolen
-        lags.append(work[verdict.place] - np.delete(work, verdict.place).mean())
-    return bool(np.mean(lags) >= SURE * np.std(lags, ddof=1) / np.sqrt(number))
+        work = (phases[:, WORK].sum(axis=1) - stolen) / part[:ranks, MADE].mean()
+        lags.append(work[verdict.place] - np.delete(work, verdict.place).mean() if verdict.place < ranks else 1.0)
+    return len(lags) < 2 or bool(np.mean(lags) >= SURE * np.std(lags, ddof=1) / np.sqrt(len(lags)))
 
 
-def _parts(tracks: Sequence[np.ndarray], number: int, lockstep: bool) -> list[np.ndarray]:
-    """What every process did in equal parts of the steps, or of the time: clocks start and stop together."""
+def _parts(tracks: Sequence[np.ndarray], number: int, lockstep: bool, ranks: int) -> list[np.ndarray]:
+    """What every process did in equal parts of the steps, or of the time: clocks start and stop together.
+
+    Parts in which a rank did nothing, because it was done or others had taken its shares, are left out.
+    """
     cuts = []
     for track in tracks:
         at = track[:, MADE] if lockstep else track[:, : len(PHASES)].sum(axis=1)
         edges = np.linspace(at[0], at[-1], number + 1)
         cuts.append(np.diff([np.interp(edges, at, column) for column in track.T], axis=1))
-    return [np.array([cut[:, part] for cut in cuts]) for part in range(number)]
+    parts = [np.array([cut[:, part] for cut in cuts]) for part in range(number)]
+    return [part for part in parts if part[:ranks, MADE].min() > SOME]
 
 
 def _agrees(part: Verdict | None, whole: Verdict) -> bool:
@@ -167,7 +169,7 @@ def _for_equal_work(stretch: np.ndarray, training: Sequence[dict[str, Any]]) -> 
     phases, stolen = stretch[:, : len(PHASES)], stretch[:, STOLEN]
     if _in_lockstep(training):
         return phases, stolen
-    made = np.maximum(stretch[:, MADE], 1e-3)
+    made = np.maximum(stretch[:, MADE], SOME)
     scale = made.mean() / made
     return phases * scale[:, None], stolen * scale
 
