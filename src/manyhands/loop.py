@@ -66,7 +66,7 @@ class Plan:
     resume: Checkpoint | None = None  # where to go on from
     faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
     survive: bool = False  # ranks go on without a dead one and share its work
-    fault: Callable[[Rank, int], None] | None = None  # what chaos does before the work of a step
+    fault: Callable[[Rank, int], None] | None = None  # what chaos does in start-up (step 0) and before every step
 
 
 @dataclass
@@ -104,6 +104,8 @@ class Training:
     def run(self) -> Outcome | None:
         rank = self.rank
         rank.say("start-up")
+        if self.plan.fault is not None:
+            self.plan.fault(rank, 0)
         worker = self.strategy.setup(self.job, rank)
         if self.plan.resume is not None:
             self._restore(worker, self.plan.resume)
