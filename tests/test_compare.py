@@ -129,7 +129,7 @@ def test_a_slow_rank_is_named_with_its_phase_in_table_and_page(
         assert slow["behind_ms"] > 7
         assert f"{name}: rank 1 slow in {phase}, {slow['behind_ms']:.1f} ms behind" in out
         assert f"rank 1 slow in {phase}, {slow['behind_ms']:.1f} ms behind" in page
-    sentence = f"The others wait for rank 1, which is slow in {phase}, under {', '.join(strategies[:-1])} and"
+    sentence = f"Under {', '.join(strategies[:-1])} and {strategies[-1]}, rank 1 is slow in `{phase}`"
     assert sentence in flat
     assert sentence in page
     assert json.loads(Path("all/single-1t/run.json").read_text())["slow_rank"] is None

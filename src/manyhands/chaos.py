@@ -4,7 +4,8 @@
     broken     ────────── fault ── noticed ── resumed ────> weights      equal? samples lost or doubled? anything left?
 
 One unbroken run of a strategy serves all its faults. A fault strikes one rank at one step, for real: signals, exits,
-a file size limit that makes the disk full, a flipped bit in a checkpoint, a killed caller.
+a file size limit that makes the disk full, a flipped bit in a checkpoint, a killed caller. Kills also strike outside of
+the steps: in start-up, while a checkpoint is being written, in evaluation and at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,9 +36,12 @@ from .strategies.base import Strategy
 from .task import Task
 from .world.parcel import pack, unpack
 from .world.rank import Rank
+from .world.watch import PHASE, PHASE_NUMBERS, Board
 
+MOMENTS = ("start-up", "checkpoint", "evaluation", "end")  # outside of the steps
 FAULTS = (
     "kill", "stop", "raise", "exit", "slow", "hang", "sigterm", "disk-full", "corrupt-checkpoint", "parent-killed",
+    *(f"{kill}-in-{moment}" for kill in ("kill", "parent-killed") for moment in MOMENTS),
 )  # fmt: skip
 STEPS, EVERY, STALL_SECONDS, LIMIT_SECONDS = 30, 5, 3.0, 120.0
 SLOW_SECONDS = 0.05
@@ -49,7 +54,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes whom, and when. Ranks call it before the work of every step."""
+    """What strikes whom, and when. Ranks call it in start-up, as step 0, and before the work of every step."""
 
     kind: str
     rank: int
@@ -58,13 +63,34 @@ class Fault:
     newest: int  # step of the last checkpoint before the fault; some faults wait until it is written
     caller: int  # process that started the ranks
 
+    @property
+    def moment(self) -> str | None:
+        return self.kind.partition("-in-")[2] or None
+
     def __call__(self, rank: Rank, step: int) -> None:
-        if rank.index != self.rank or step < self.step:
+        if rank.index != self.rank:
+            return
+        if self.moment is not None:
+            if step == 0:
+                threading.Thread(target=self._lie_in_wait, args=(rank.board,), daemon=True).start()
+            return
+        if step < self.step:
             return
         if self.kind == "slow":
             time.sleep(SLOW_SECONDS)
         elif step == self.step:
             self._strike()
+
+    def _lie_in_wait(self, board: Board) -> None:
+        """Strike as soon as the moment has come; whoever leads evaluates, and a checkpoint is a folder of its own."""
+        who = 0 if self.moment == "evaluation" else self.rank
+        while not (
+            any(Path(self.folder).glob(".step-*.part"))
+            if self.moment == "checkpoint"
+            else board.row(who)[PHASE] == PHASE_NUMBERS[self.moment or ""]
+        ):
+            time.sleep(1e-4)
+        os.kill(self.caller if self.kind.startswith("parent-killed") else os.getpid(), signal.SIGKILL)
 
     def _strike(self) -> None:
         if self.kind == "raise":
@@ -119,7 +145,7 @@ def chaos(
     """Run `task` with one fault and compare it with an unbroken run (made here unless given); returns one result."""
     chosen = make_strategy(strategy, ranks)
     rank, step = _aim(chosen, fault, rank, step, max_steps)
-    task = task.replace(test=None)
+    task = task if fault.endswith("evaluation") else task.replace(test=None)
     options = {"max_steps": max_steps, "progress": False, **keywords}
     unbroken = unbroken or fit(task, chosen, **options)
     with tempfile.TemporaryDirectory(prefix="manyhands-chaos-") as folder:
@@ -131,7 +157,7 @@ def chaos(
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
-        break_it = _kill_the_parent if fault == "parent-killed" else _break
+        break_it = _kill_the_parent if fault.startswith("parent-killed") else _break
         run = break_it(task, chosen, planned, options, result)
         result["left_behind"] = [*(result["left_behind"] or []), *left_behind(began, Path(folder))]
     if run is not None:
@@ -145,7 +171,7 @@ def _aim(strategy: Strategy, fault: str, rank: int | None, step: int | None, max
     """Which rank and step the fault strikes; by default the second rank, two thirds into the run."""
     if fault not in FAULTS:
         raise BadInput(f'no fault named "{fault}"{did_you_mean(fault, FAULTS)}')
-    if fault in ("disk-full", "parent-killed"):
+    if fault == "disk-full" or fault.startswith("parent-killed") or (fault.endswith("checkpoint") and "-in-" in fault):
         rank = 0  # the rank that writes; the caller is nobody's rank
     if rank is None:
         rank = min(1, strategy.processes - 1)
@@ -167,7 +193,7 @@ def _break(task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any]
     result["outcome"] = "resumed" if run.restarts else "continued"
     result["detected_seconds"] = struck.get("detected_seconds")
     result["resumed_seconds"] = struck.get("resumed_seconds")
-    result["steps_repeated"] = max(0, struck["step"] - 1 - struck["resumed_step"]) if run.restarts else 0
+    result["steps_repeated"] = max(0, (struck["step"] or 0) - 1 - struck["resumed_step"]) if run.restarts else 0
     return run
 
 
@@ -200,7 +226,8 @@ def _kill_the_parent(
     run = fit(task, strategy, resume=True, **options)
     result["outcome"] = "resumed"
     result["resumed_seconds"] = run.startup_seconds
-    result["steps_repeated"] = max(0, fault.step - 1 - (run.resumed_from["step"] if run.resumed_from else 0))
+    if fault.moment is None:
+        result["steps_repeated"] = max(0, fault.step - 1 - (run.resumed_from["step"] if run.resumed_from else 0))
     return run
 
 

@@ -13,13 +13,14 @@ import os
 import statistics
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import BadInput, RankFailed, Refused
 from .fit import fit
 from .measure.run import Run, available_cores
+from .measure.slow import agreed
 from .progress import Stages
 from .strategies import make_strategy
 from .strategies.base import Strategy
@@ -38,6 +39,7 @@ class Row:
     strategy: Strategy
     threads: int | None
     run: Run | None = None
+    slow: list[dict[str, Any] | None] = field(default_factory=list)  # whom the fit and every round call slow
 
     @property
     def label(self) -> str:
@@ -85,6 +87,7 @@ def compare(
             stages.begin_fit(row.label)
             folder = Path(run_dir) / row.folder if run_dir is not None else None
             row.run = _fit_row(task, row, time_limit, progress, {**keywords, "run_dir": folder})
+            row.slow.append(row.run.slow_rank)
             stages.end_fit(row.run)
         _measure_rounds(task, rows, rounds, round_seconds, time_limit, stages, keywords)
         stages.end()
@@ -157,6 +160,7 @@ def _measure_rounds(
             run.rounds = run.rounds or []
             if piece.status == "done" and piece.samples_per_second:
                 run.rounds.append(piece.samples_per_second)
+                row.slow.append(piece.slow_rank)
             else:
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
@@ -170,6 +174,7 @@ def _finish(row: Row, run_dir: str | os.PathLike[str] | None, comparison: str) -
         run.threads = row.threads
     if run.rounds:
         run.samples_per_second = statistics.median(run.rounds)
+    run.slow_rank = agreed(row.slow)
     if run_dir is not None:
         run.save(Path(run_dir) / row.folder)
     return run

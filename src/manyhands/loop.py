@@ -65,7 +65,7 @@ class Plan:
     resume: Checkpoint | None = None  # where to go on from
     faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
     survive: bool = False  # ranks go on without a dead one and share its work
-    fault: Callable[[Rank, int], None] | None = None  # what chaos does before the work of a step
+    fault: Callable[[Rank, int], None] | None = None  # what chaos does in start-up (step 0) and before every step
 
 
 @dataclass
@@ -103,6 +103,8 @@ class Training:
     def run(self) -> Outcome | None:
         rank = self.rank
         rank.say("start-up")
+        if self.plan.fault is not None:
+            self.plan.fault(rank, 0)
         worker = self.strategy.setup(self.job, rank)
         if self.plan.resume is not None:
             self._restore(worker, self.plan.resume)
@@ -114,6 +116,7 @@ class Training:
         started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
             rank.tell("started", started)
+        self.tally.begin()
         weights = None
         first = self.clock.steps
         remaining = self.job.total_steps - first
@@ -195,10 +198,10 @@ class Training:
             seed_step(self.job.task.seed, self.rank, number - 1, self._random_data)
             self._prepare(batch)
             self.tally.samples += batch.count
-            self.tally.helped += 1
             loss = worker.step(batch)
             self.clock.enter("other")
             self.losses.note(loss, number - 1)
+            self.tally.share(helping=True)
             if self.plan.survive:
                 self.rank.board.finish(self.rank.index, self.clock.steps, self.tally.fresh)
 
@@ -227,6 +230,7 @@ class Training:
         clock.enter("other")
         self.losses.note(loss, clock.steps)
         clock.end_step()
+        self.tally.share(made=not taken)
         if self.plan.survive:
             self.rank.board.finish(self.rank.index, clock.steps, self.tally.fresh)
         if self.plan.progress and self.rank.leads:

@@ -18,6 +18,7 @@ import torch
 
 from .checkpoint import Checkpoint
 from .losses import Losses
+from .measure.marks import Marks
 from .measure.summary import summarise
 from .snapshot import History, share_of_past
 from .strategies.base import Worker
@@ -32,7 +33,9 @@ class Tally:
         self.lockstep, self.survive = lockstep, survive
         self.repeats = False  # the samples of this process are counted by others
         self.samples = self._past_samples = 0
-        self.helped = 0  # shares made for slower ranks
+        self.made = 0  # shares this process has made, its own and others'
+        self.helped = 0  # those of slower ranks among them
+        self.marks = Marks(self.clock)
         self._samples_before = 0  # a resume, by all ranks together
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
         self._resumed_staleness: list[int] | None = None
@@ -42,6 +45,17 @@ class Tally:
         self.evaluation_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.history = History()  # of the steps up to the last checkpoint
+
+    def begin(self) -> None:
+        """The first step is about to be made."""
+        self.marks.begin(self.made)
+
+    def share(self, made: bool = True, helping: bool = False) -> None:
+        """A share is done: made, or given away to another rank."""
+        self.made += made
+        self.helped += helping
+        if self.rank.device.type == "cpu":  # the times of a device are known only when the clock stops
+            self.marks.note(self.made)
 
     @property
     def fresh(self) -> int:
@@ -66,6 +80,7 @@ class Tally:
             "overlapped": self.clock.overlapped,
             "late": self.clock.late,
             "samples": self.samples,
+            "made": self.made,
             "fresh": self.fresh,
             "since": since,
             "updates": self._own_updates(worker),
@@ -97,6 +112,7 @@ class Tally:
         ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
         self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
         self.samples = self._past_samples = mine["samples"]
+        self.made = mine.get("made", checkpoint.step)
         self._samples_before = past.samples
         if self.rank.leads or self.survive:
             self.epochs, self.test = past.epochs, past.test
@@ -111,6 +127,7 @@ class Tally:
 
     def final(self, worker: Worker) -> dict[str, Any]:
         """What this process measured in the whole fit."""
+        self.marks.end(self.made)
         return {
             **self.clock.figures(),
             "rank": self.rank.index,
@@ -119,7 +136,10 @@ class Tally:
             "steps": self.clock.steps,
             "samples": self.samples,
             "repeats": self.repeats,
+            "made": self.made,
             "helped": self.helped,
+            "lockstep": self.lockstep,
+            "marks": self.marks.kept,
             "fresh": self.fresh,
             "losses": self.losses.kept,
             "peak_memory_bytes": peak_memory(self.rank.device),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from .measure.foreign import plain
 from .measure.run import PHASES, Run
+from .measure.slow import slow_one
 
 if TYPE_CHECKING:
     from .report import Column
@@ -64,7 +65,7 @@ def show_run(run: Run) -> None:
     if run.slow_rank:
         slow = run.slow_rank
         behind = figure(slow.get("behind_ms"), ".1f")
-        out.print(f"  rank {slow.get('rank')} is slow in {slow.get('phase')}: the others wait {behind} ms per step")
+        out.print(f"  {slow_one(slow)} is slow in {slow.get('phase')} ({behind} ms per step behind)")
     if run.exact is False and run.exact_reason:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:

@@ -141,7 +141,7 @@ def test_sentences_rows_commands_and_machine(runs: list[Run]) -> None:
         "failed: rank 1 of 2 failed in step 17, backward: RuntimeError: planted",
         "refused: model_parallel cannot cut this model",
         "rank 1 slow in forward, 4.2 ms behind",
-        "The others wait for rank 1, which is slow in forward",
+        "rank 1 is slow in `forward`",
         "the last stage holds 61 % of the work",
         "manyhands compare glyphs single ddp hogwild locked pipeline parameter_server --ranks 2",
         "A processor",

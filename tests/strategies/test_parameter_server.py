@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -216,3 +219,25 @@ def test_refusals() -> None:
 def test_bad_options(strategy: str, message: str) -> None:
     with pytest.raises(mh.BadInput, match=message):
         quick_fit(make_task(), strategy, ranks=2)
+
+
+class SlowOn(torch.optim.SGD):
+    """Plain SGD that takes its time on one process."""
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(0.004 if os.environ.get("RANK") == "3" else 0.0)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("options", ["servers=2", "servers=2,over=network", "servers=2,mode=async"])
+def test_a_slow_server_is_named_and_its_update_is_no_wait(options: str) -> None:
+    """The time of an update was booked as the ranks' wait, and a slow server was never named."""
+    task = make_task(optimizer=partial(SlowOn, lr=0.1))
+    run = quick_fit(task, f"parameter_server:{options}", ranks=2, max_steps=30)
+    assert run.phases_ms is not None
+    assert 4.0 <= run.phases_ms["update"] < 12.0
+    assert [row["server"] for row in run.servers] == [0, 1]
+    assert run.servers[1]["phases_ms"]["update"] >= 4.0 > run.servers[0]["phases_ms"]["update"]
+    assert run.slow_rank is not None
+    assert (run.slow_rank["rank"], run.slow_rank["server"], run.slow_rank["phase"]) == (None, 1, "update")
+    check_phases(run)

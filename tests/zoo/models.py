@@ -77,7 +77,12 @@ class Net(nn.Module):
 
 ZOO["plain"] = Case(Net)
 ZOO["an instance instead of a factory"] = Case(Net())
-RANDOM, MEAN, MIXED, STATE = "random numbers", "not the mean over its samples", "depends on the other samples", "later batches"
+RANDOM, MEAN, MIXED, STATE = (
+    "random numbers",
+    "not the mean over its samples",
+    "depends on the other samples",
+    "later batches",
+)
 
 # ---------------------------------------------------------------- random numbers
 
@@ -142,7 +147,12 @@ class NumpyRandom(Net):
         return super().forward(x) * float(np.random.uniform(0.5, 1.5))
 
 
-@case("a variational autoencoder", why=RANDOM, train=(VECTORS, VECTORS), loss=lambda o, t: F.mse_loss(o[0], t) + o[1].pow(2).mean())
+@case(
+    "a variational autoencoder",
+    why=RANDOM,
+    train=(VECTORS, VECTORS),
+    loss=lambda o, t: F.mse_loss(o[0], t) + o[1].pow(2).mean(),
+)
 class Variational(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +166,9 @@ class Variational(nn.Module):
 # ---------------------------------------------------------------- losses
 
 ZOO["class weights"] = Case(Net, why=MEAN, loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9, 1, 1, 0.1])))
-ZOO["a sum"] = Case(Net, why=MEAN, loss=partial(F.cross_entropy, reduction="sum"), optimizer=partial(torch.optim.SGD, lr=0.01))
+ZOO["a sum"] = Case(
+    Net, why=MEAN, loss=partial(F.cross_entropy, reduction="sum"), optimizer=partial(torch.optim.SGD, lr=0.01)
+)
 ZOO["contrastive"] = Case(
     Net, why=MEAN, train=(VECTORS, VECTORS), loss=lambda o, t: F.cross_entropy(o @ o.T, torch.arange(len(o)))
 )

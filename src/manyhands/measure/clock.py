@@ -10,6 +10,9 @@ the step by construction, and what nobody claimed is `other`. A rank with a GPU 
       with clock.during("communication"):    a phase inside a phase; the outer one goes on afterwards
       clock.end_step()
     clock.stop()                             evaluation and checkpoints are not steps
+
+Between two marks a rank may have been ready to run while something else ran on its core. `watch_core` measures how long
+that was in the phases in which it works; a rank that looks slow may just have had no core.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
+from .core import Core
 from .run import PHASES
 
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 OTHER = NUMBER["other"]
+_IDLE = (NUMBER["communication"], NUMBER["wait"])
 _BEAT_STEP, _BEAT_PHASE, _BEAT_SINCE = 0, 1, 2  # cells of a heartbeat row (world/watch.py)
 TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
 _TRACE_LIMIT = 4000
@@ -47,6 +52,10 @@ class Clock:
         self._began = 0
         self._elapsed = 0  # of the stretches before this one
         self._tracing = False
+        self._core: Core | None = None  # while it is watched
+        self._idle_core: Core | None = None  # while it is not
+        self._without = 0  # nanoseconds without a core, at the last look
+        self._stolen = 0  # those in phases of work, since the watch began
 
     def beat_on(self, row: MutableSequence[int] | memoryview) -> None:
         """Write step and phase here at every mark, for those who watch."""
@@ -62,6 +71,8 @@ class Clock:
         self._into[last] += now - self._since
         if self._tracing:
             self.trace.append((self.steps, last, self._since, now))
+        if self._core is not None:
+            self._look(self._core, last, 1.0)
         self._phase = number
         self._since = now
         beat = self._beat
@@ -84,8 +95,25 @@ class Clock:
         self._into[last] += when - self._since
         if self._tracing:
             self.trace.append((self.steps, last, self._since, when))
+        if self._core is not None:
+            self._look(self._core, last, (when - self._since) / max(1, monotonic_ns() - self._since))
         self._phase = NUMBER[phase]
         self._since = when
+
+    def watch_core(self, on: bool) -> int:
+        """Watch for time without a core from here on, or no more; returns what was found since the watch began."""
+        found, self._stolen = self._stolen, 0
+        watched = self._core or self._idle_core or Core()
+        self._core, self._idle_core = (watched, None) if on else (None, watched)
+        self._without = watched.nanoseconds_without()
+        return found
+
+    def _look(self, core: Core, phase: int, share: float) -> None:
+        """Book this share of the time without a core since the last look to the phase that ends."""
+        taken = round((core.nanoseconds_without() - self._without) * share)
+        self._without += taken
+        if phase not in _IDLE:
+            self._stolen += taken
 
     def count(self, payload: int) -> None:
         """Bytes this rank handed over."""
@@ -107,6 +135,8 @@ class Clock:
         self.bytes, self.overlapped, self.late = counted, overlapped, late
 
     def start(self) -> None:
+        if self._core is not None:
+            self._without = self._core.nanoseconds_without()
         self._into = self.phases
         self._phase = OTHER
         self._since = self._began = monotonic_ns()

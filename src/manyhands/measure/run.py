@@ -74,7 +74,8 @@ class Run:
     overlapped_communication_ms: float | None = None
     communication_bytes: float | None = None
     per_rank: list[dict[str, Any]] = field(default_factory=list)
-    slow_rank: dict[str, Any] | None = None  # the rank the others wait for: rank, phase, behind_ms
+    servers: list[dict[str, Any]] = field(default_factory=list)  # parameter_server: server, host, phases_ms, memory
+    slow_rank: dict[str, Any] | None = None  # who holds the others up: rank (or server), phase, behind_ms
     usage: dict[str, Any] | None = None  # use of every core and GPU while training, in percent
     test: dict[str, Any] | None = None
     staleness: dict[str, Any] | None = None

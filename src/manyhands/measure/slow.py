@@ -1,67 +1,197 @@
-"""The slow rank: whom the others wait for, and in which phase it falls behind.
+"""The slow rank, or server: who holds the others up, and in which phase it falls behind.
 
 Ranks that meet in every step show equal step times, however slow one of them is. Two signs give it away:
 
     arrivals   it comes last to the synchronisation points, again and again
     work       it spends more time in phases of its own than any other, and less time standing still
 
-Arrivals are the finer sign. Ranks that never meet, or only one by one (hogwild, a lock, a server), have only the
-second. So have stages, which hold different layers and never do equal work: one is named only when it is far behind,
-which is either a slow device or an uneven cut. Where ranks make shares of slower ones rather than wait, nobody stands
-still: there the time for equal work is compared.
+Arrivals are the finer sign. Stages, which hold different layers and never do equal work, have only the second: one is
+named only when it is far behind, which is either a slow device or an uneven cut. Ranks that do not keep step (hogwild,
+a lock taken freely, a server without rounds) do not stand still for each other: the time for one share is compared.
+A server is slow when its updates take longer than those of the others; one alone, when ranks stand still for much of
+the step while it updates.
+
+On a machine that others use any rank may be behind for a while, so two things are asked before one is named:
+
+    its own    the time in which it could have worked but something else had its core, beyond that of its peers, is
+               taken off
+    lasting    at least three quarters of the fit must show the same rank behind in the same phase, by more than it
+               varies by chance; in a comparison three quarters of the fits of a strategy, rounds included
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .marks import LATE, MADE, STOLEN
 from .run import PHASES
 
 LATE_SHARE = 0.05  # of the step that the others wait for a rank which always comes last
 WORK_SHARE = 0.15  # of the step that a rank works longer than the next; below, ranks differ by chance
 STAGE_SHARE = 0.4  # the same, for stages
+ALONE_SHARE = 0.25  # of the step that ranks stand still while the only server updates
+PARTS, AGREEING = 4, 3
+FINE_PARTS, SURE = 16, 3.0  # how many times its standard error, over this many parts, a rank must be behind on average
+FEWEST = 8  # marks without which a fit is too short to be looked at in parts
+SOME = 0.05  # shares: a rank that made less in a part of the fit was not at work in it
+UPDATE = PHASES.index("update")
 IDLE = [PHASES.index("communication"), PHASES.index("wait")]
 WORK = [number for number, name in enumerate(PHASES) if name not in ("communication", "wait", "other")]
 
 
-def slow_rank(training: Sequence[dict[str, Any]], phases: np.ndarray, steps: int) -> dict[str, Any] | None:
-    """Rank, phase and milliseconds a step behind the others; None where no rank stands out.
+class Verdict(NamedTuple):
+    """Who is slow in a stretch of a fit."""
 
-    `training` is what every rank measured, `phases` the nanoseconds of each (ranks x phases).
+    place: int  # of the process: servers come after the ranks
+    behind: float  # nanoseconds
+    excess: np.ndarray  # in every phase, over the mean of its peers
+
+    @property
+    def phase(self) -> int:
+        return max(WORK, key=lambda number: self.excess[number])
+
+
+def slow_rank(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any] | None:
+    """Rank (or server), phase and milliseconds per step behind the others; None where nobody stands out.
+
+    `figures` are what every process measured, with its `marks`; servers come after the ranks.
     """
-    total = phases.sum(axis=1).mean()
+    tracks = [np.array(item["marks"], dtype=np.float64) for item in figures]
+    whole = np.array([track[-1] - track[0] for track in tracks])
+    verdict = _judge(whole, figures, ranks)
+    if verdict is None:
+        return None
+    if min(map(len, tracks)) > FEWEST and not _lasts(verdict, tracks, figures, ranks):
+        return None
+    found: dict[str, Any] = {"rank": figures[verdict.place]["rank"]}
+    if found["rank"] >= ranks:
+        found = {"rank": None, "server": found["rank"] - ranks}
+    steps = max(1.0, whole[:ranks, MADE].mean())
+    return {**found, "phase": PHASES[verdict.phase], "behind_ms": float(verdict.behind / steps / 1e6)}
+
+
+def agreed(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What several fits of one job say together: somebody is slow when three quarters of them say it, of one phase."""
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for verdict in verdicts:
+        if verdict is not None:
+            cases.setdefault((verdict["rank"], verdict.get("server"), verdict["phase"]), []).append(verdict)
+    for case in cases.values():
+        if PARTS * len(case) >= AGREEING * len(verdicts):
+            return {**case[0], "behind_ms": median(verdict["behind_ms"] for verdict in case)}
+    return None
+
+
+def slow_one(found: Mapping[str, Any]) -> str:
+    """How the slow one is called: `rank 1`, or `server 0`."""
+    return f"server {found['server']}" if found.get("server") is not None else f"rank {found.get('rank')}"
+
+
+def _lasts(verdict: Verdict, tracks: Sequence[np.ndarray], figures: Sequence[dict[str, Any]], ranks: int) -> bool:
+    """Whether most quarters of the fit say the same, and it is behind by more than it varies by chance."""
+    lockstep = _in_lockstep(figures[:ranks])
+    quarters = [_judge(part, figures, ranks) for part in _parts(tracks, PARTS, lockstep, ranks)]
+    if PARTS * sum(_agrees(quarter, verdict) for quarter in quarters) < AGREEING * len(quarters):
+        return False
+    lags = []
+    for part in _parts(tracks, min(FINE_PARTS, *(len(track) - 1 for track in tracks)), lockstep, ranks):
+        phases, stolen = _for_equal_work(part[:ranks], figures[:ranks])
+        work = (phases[:, WORK].sum(axis=1) - stolen) / part[:ranks, MADE].mean()
+        lags.append(work[verdict.place] - np.delete(work, verdict.place).mean() if verdict.place < ranks else 1.0)
+    return len(lags) < 2 or bool(np.mean(lags) >= SURE * np.std(lags, ddof=1) / np.sqrt(len(lags)))
+
+
+def _parts(tracks: Sequence[np.ndarray], number: int, lockstep: bool, ranks: int) -> list[np.ndarray]:
+    """What every process did in equal parts of the steps, or of the time: clocks start and stop together.
+
+    Parts in which a rank did nothing, because it was done or others had taken its shares, are left out.
+    """
+    cuts = []
+    for track in tracks:
+        at = track[:, MADE] if lockstep else track[:, : len(PHASES)].sum(axis=1)
+        edges = np.linspace(at[0], at[-1], number + 1)
+        cuts.append(np.diff([np.interp(edges, at, column) for column in track.T], axis=1))
+    parts = [np.array([cut[:, part] for cut in cuts]) for part in range(number)]
+    return [part for part in parts if part[:ranks, MADE].min() > SOME]
+
+
+def _agrees(part: Verdict | None, whole: Verdict) -> bool:
+    """The same process, and behind in the same phase (not by much less than in any other)."""
+    return (
+        part is not None
+        and part.place == whole.place
+        and part.excess[whole.phase] >= 0.5 * max(part.excess[number] for number in WORK)
+    )
+
+
+def _judge(stretch: np.ndarray, figures: Sequence[dict[str, Any]], ranks: int) -> Verdict | None:
+    """Of one stretch (processes x columns)."""
+    training = [number for number, item in enumerate(figures) if item["rank"] < ranks]
+    serving = [number for number, item in enumerate(figures) if item["rank"] >= ranks]
+    found = [
+        _slowest_rank(stretch[training], [figures[number] for number in training]),
+        _slowest_server(stretch[serving], stretch[training], len(training)),
+    ]
+    return max((verdict for verdict in found if verdict is not None), key=lambda one: one.behind, default=None)
+
+
+def _slowest_rank(stretch: np.ndarray, training: Sequence[dict[str, Any]]) -> Verdict | None:
+    total = stretch[:, : len(PHASES)].sum(axis=1).mean()
     if len(training) < 2 or total <= 0:
         return None
-    stages = any(item.get("repeats") for item in training)
-    helped = any(item.get("helped") for item in training)
-    if helped:
-        made = np.array([[max(1, item["samples"])] for item in training], dtype=np.float64)
-        phases = phases * (made.mean() / made)
-    found = None if stages else _comes_last(np.array([item["late"] for item in training], dtype=np.float64), total)
-    if found is None:
-        found = _works_longer(phases, (STAGE_SHARE if stages else WORK_SHARE) * total, standing=not helped)
-    if found is None:
-        return None
-    slowest, behind = found
-    excess = phases[slowest] - np.delete(phases, slowest, axis=0).mean(axis=0)
-    phase = max(WORK, key=lambda number: excess[number])
-    return {"rank": training[slowest]["rank"], "phase": PHASES[phase], "behind_ms": behind / steps / 1e6}
-
-
-def _comes_last(late: np.ndarray, total: float) -> tuple[int, float] | None:
-    slowest = int(late.argmax())
-    if late[slowest] - np.delete(late, slowest).max() < LATE_SHARE * total:
-        return None
-    return slowest, float(late[slowest])
-
-
-def _works_longer(phases: np.ndarray, least: float, standing: bool) -> tuple[int, float] | None:
+    phases, stolen = _for_equal_work(stretch, training)
+    stages, lockstep = any(item.get("repeats") for item in training), _in_lockstep(training)
+    late = stretch[:, LATE]
+    if lockstep and not stages and late.any():
+        slowest = int(late.argmax())
+        turns = np.delete(late, slowest).max()  # others come last as well, now and then
+        found = _own(slowest, float(late[slowest] - turns), phases, stolen, LATE_SHARE * total)
+        if found is not None:
+            return found._replace(behind=found.behind + float(turns))
     work, idle = phases[:, WORK].sum(axis=1), phases[:, IDLE].sum(axis=1)
     slowest = int(work.argmax())
-    ahead = work[slowest] - np.delete(work, slowest).max()
-    waiting = np.delete(idle, slowest).mean() - idle[slowest]
-    behind = float(min(ahead, waiting) if standing else ahead)
-    return (slowest, behind) if behind > least else None
+    behind = work[slowest] - np.delete(work, slowest).max()
+    if lockstep:
+        behind = min(behind, np.delete(idle, slowest).mean() - idle[slowest])
+    return _own(slowest, float(behind), phases, stolen, (STAGE_SHARE if stages else WORK_SHARE) * total)
+
+
+def _in_lockstep(training: Sequence[dict[str, Any]]) -> bool:
+    return all(item["lockstep"] for item in training)
+
+
+def _for_equal_work(stretch: np.ndarray, training: Sequence[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Phases, and the time without a core, as if every rank had made as many shares; in lockstep they have."""
+    phases, stolen = stretch[:, : len(PHASES)], stretch[:, STOLEN]
+    if _in_lockstep(training):
+        return phases, stolen
+    made = np.maximum(stretch[:, MADE], SOME)
+    scale = made.mean() / made
+    return phases * scale[:, None], stolen * scale
+
+
+def _slowest_server(serving: np.ndarray, training: np.ndarray, ranks: int) -> Verdict | None:
+    if not len(serving) or not len(training):
+        return None
+    total = training[:, : len(PHASES)].sum(axis=1).mean()
+    phases = serving[:, : len(PHASES)]
+    updates = phases[:, UPDATE]
+    if len(serving) == 1:
+        behind = float(training[:, UPDATE].mean())
+        return Verdict(ranks, behind, phases[0]) if behind > ALONE_SHARE * total else None
+    slowest = int(updates.argmax())
+    behind = updates[slowest] - np.delete(updates, slowest).max()
+    found = _own(slowest, float(behind), phases, serving[:, STOLEN], WORK_SHARE * total)
+    return found and found._replace(place=ranks + slowest)
+
+
+def _own(slowest: int, behind: float, phases: np.ndarray, stolen: np.ndarray, least: float) -> Verdict | None:
+    """A verdict, if it is still behind once the time without a core, beyond that of its peers, is taken off."""
+    behind -= max(0.0, float(stolen[slowest] - np.delete(stolen, slowest).mean()))
+    if behind < least or behind <= 0:
+        return None
+    return Verdict(slowest, behind, phases[slowest] - np.delete(phases, slowest, axis=0).mean(axis=0))

@@ -30,14 +30,18 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
-        "per_rank": [row for item in training for row in _rows(item, per_step)],
-        "slow_rank": slow_rank(training, phases, max(steps, 1)),
+        "per_rank": [row for item in training for row in _rows(item)],
+        "servers": [_server(item, ranks, per_step) for item in figures if item["rank"] >= ranks],
+        "slow_rank": slow_rank(figures, ranks),
     }
 
 
-def _rows(item: dict[str, Any], per_step: float) -> list[dict[str, Any]]:
-    """One row a rank; where the ranks of a process are threads, the process gives the rows itself."""
-    phases = {name: value / per_step for name, value in zip(PHASES, item["phases"], strict=True)}
+def _rows(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row per rank; where the ranks of a process are threads, the process gives the rows itself.
+
+    A rank's phases are per step that it made: a slow one that gave some of its shares away is no less slow for it.
+    """
+    phases = _per_step(item, 1e6 * max(item["made"], 1))
     row = {
         "rank": item["rank"],
         "device": item["device"],
@@ -48,6 +52,20 @@ def _rows(item: dict[str, Any], per_step: float) -> list[dict[str, Any]]:
     }
     replicas = item["extra"].get("replicas")
     return [{**row, **replica} for replica in replicas] if replicas else [row]
+
+
+def _server(item: dict[str, Any], ranks: int, per_step: float) -> dict[str, Any]:
+    """A server's row: how long it worked on updates, moved bytes and waited for ranks, per step of the run."""
+    return {
+        "server": item["rank"] - ranks,
+        "host": item["host"],
+        "phases_ms": _per_step(item, per_step),
+        "peak_memory_bytes": item["peak_memory_bytes"],
+    }
+
+
+def _per_step(item: dict[str, Any], nanoseconds: float) -> dict[str, float]:
+    return {name: value / nanoseconds for name, value in zip(PHASES, item["phases"], strict=True)}
 
 
 def merge_losses(figures: Sequence[dict[str, Any]], steps: int) -> list[float | None]:

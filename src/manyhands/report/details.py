@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from ..measure.run import SCHEMA, Run
+from ..measure.slow import slow_one
 from .figures import memory_text, number
 
 Named = Sequence[tuple[str, Run]]
@@ -117,7 +118,7 @@ def _slow(run: Run) -> str | None:
         return None
     behind = _milliseconds(run.slow_rank.get("behind_ms"))
     late = f", {behind} behind the others per step" if behind else ""
-    return f"rank {run.slow_rank.get('rank')} in {run.slow_rank.get('phase')}{late}"
+    return f"{slow_one(run.slow_rank)} in {run.slow_rank.get('phase')}{late}"
 
 
 def repeat(named: Named) -> str:

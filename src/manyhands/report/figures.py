@@ -8,9 +8,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..measure.run import PHASES, Run
+from ..measure.slow import slow_one
 
 UNSURE = 0.05  # how far off a speed measured only once may be, as a share of it
 NEGLIGIBLE = 1.03  # a ratio below this is no difference, however steady the rounds
+SMALL = 1.05  # and one below this in every round is the same speed for sure
 Row = dict[str, Any]
 
 
@@ -61,6 +63,15 @@ def relation(run: Run, other: Run) -> str | None:
     if unclear or 1 / NEGLIGIBLE < ratio < NEGLIGIBLE:
         return "same"
     return "faster" if ratio > 1 else "slower"
+
+
+def surely_same(run: Run, other: Run) -> bool:
+    """Whether any difference is small in the outermost rounds too; `same` alone may only mean that nobody can tell."""
+    ratios = _by_round(run, other)
+    if not ratios:
+        (low, high), (other_low, other_high) = _reach(run), _reach(other)
+        ratios = [low / other_high, high / other_low] if other_low else [0.0]
+    return ratios[0] >= 1 / SMALL and ratios[-1] <= SMALL
 
 
 def _by_round(run: Run, other: Run) -> list[float]:
@@ -249,7 +260,7 @@ def note(run: Run) -> str | None:
     if run.slow_rank:
         behind = number(run.slow_rank.get("behind_ms"))
         lag = f", {behind:.1f} ms behind" if behind is not None else ""
-        parts.append(f"rank {run.slow_rank.get('rank')} slow in {run.slow_rank.get('phase')}{lag}")
+        parts.append(f"{slow_one(run.slow_rank)} slow in {run.slow_rank.get('phase')}{lag}")
     return "; ".join(parts) or None
 
 

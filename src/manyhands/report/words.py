@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..measure.run import Run
+from ..measure.slow import slow_one
 from .figures import (
     accuracy,
     baselines,
@@ -22,8 +23,10 @@ from .figures import (
     relation,
     setting,
     speed,
+    speeds,
     speedup,
     spread,
+    surely_same,
     table,
 )
 
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence
+MORE_ROUNDS = 9  # where a comparison had none or one
 MUCH_SLOWER = 1.5  # so is a strategy this many times slower than the fastest
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -71,7 +75,9 @@ def _verdict(runs: Sequence[Run]) -> str:
         return _among_equals(ranking, {id(run): process(run) for run in ranking} if _differ(ranking) else called)
     best = strategies[0]
     if not baselines(best, runs):
-        return _among_equals(strategies, called, doubt="without a single row nothing says whether ranks pay at all")
+        return _among_equals(
+            strategies, called, doubt="without a `single` baseline it is impossible to say whether parallelism helps"
+        )
     tied = [run for run in strategies if run is best or relation(run, best) == "same"]
     return _against_oneprocess(tied, called, baselines(best, runs))
 
@@ -135,6 +141,8 @@ def _against_oneprocess(tied: Sequence[Run], called: dict[int, str], singles: Se
         if against_wide == "faster":
             return f"{text} and {_faster(tied, wide)} than {process(wide)}."
         if against_wide == "same":
+            if not all(surely_same(run, wide) for run in tied):
+                return f"{text}, but {_untold(wide, who, rounds=len(speeds(wide)))}."
             gain = _further_cores(base, wide)
             return f"{text}, but {process(wide)} is as fast: the gain is {gain}, not {_join(tied_names, 'or')}."
         return (
@@ -146,7 +154,10 @@ def _against_oneprocess(tied: Sequence[Run], called: dict[int, str], singles: Se
         return f"{process(wide)} is {_faster(wide, tied)} than {who}, which {verb} {standing} {process(base)}."
     if against_base == "same":
         return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
-    return f"{process(base)} is {_faster(base, tied)} than {who}: here ranks cost more than they gain."
+    return (
+        f"{process(base)} is {_faster(base, tied)} than {who}: "
+        "on this machine, parallel training costs more than it saves."
+    )
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------
@@ -183,15 +194,14 @@ def _lost_accuracy(run: Run, runs: Sequence[Run], called: dict[int, str]) -> str
 
 
 def _slow_ranks(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
-    """A sentence for every rank and phase that holds others up, with the strategies under which it does."""
-    cases: dict[tuple[object, object], list[Run]] = {}
+    """A sentence for every rank (or server) and phase that is slow, with the strategies under which it is."""
+    cases: dict[tuple[str, object], list[Run]] = {}
     for run in runs:
         if run.slow_rank:
-            cases.setdefault((run.slow_rank.get("rank"), run.slow_rank.get("phase")), []).append(run)
+            cases.setdefault((slow_one(run.slow_rank), run.slow_rank.get("phase")), []).append(run)
     return [
-        f"The others wait for rank {rank}, which is slow in {phase}, under {_join([called[id(run)] for run in found])}"
-        f"{_lags(found)}."
-        for (rank, phase), found in cases.items()
+        f"Under {_join([called[id(run)] for run in found])}, {who} is slow in `{phase}`{_lags(found)}."
+        for (who, phase), found in cases.items()
     ]
 
 
@@ -200,7 +210,7 @@ def _lags(runs: Sequence[Run]) -> str:
     if not lags:
         return ""
     low, high = f"{min(lags):.1f}", f"{max(lags):.1f}"
-    return f": {low} ms a step" if low == high else f": {low} to {high} ms a step"
+    return f" ({low} ms per step behind)" if low == high else f" ({low} to {high} ms per step behind)"
 
 
 def _broken(runs: Sequence[Run], called: dict[int, str], status: str) -> list[str]:
@@ -250,6 +260,13 @@ def _further_cores(base: Run, wide: Run) -> str:
     if (base.threads, more) == (1, 1):
         return "the second core"
     return f"the other {_amount(more, 'core')}" if base.threads and more > 1 else "the further threads"
+
+
+def _untold(run: Run, who: str, rounds: int) -> str:
+    """That no difference was found, and how to look harder."""
+    if rounds < 2:
+        return f"{process(run)} could not be told apart from {who}; try --rounds {MORE_ROUNDS}"
+    return f"{process(run)} could not be told apart from {who} in {rounds} rounds; try --rounds {3 * rounds}"
 
 
 def _faster(one: Run | Sequence[Run], other: Run | Sequence[Run]) -> str:

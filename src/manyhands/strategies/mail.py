@@ -12,6 +12,7 @@ them between hosts. A rank has at most one letter to each server under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from .slices import Slice
 PASS, PUSH = 0, 1
 LINE = 8  # numbers of 8 bytes in a cache line
 _POSTED, _KIND, _SEEN = 0, 1, 2  # cells a rank writes for each server
+_ANSWERED, _TOOK = 0, 1  # cells a server writes for each rank
 UPDATES, RATE = 0, 1  # cells a server writes for all ranks
 Gradients = list[Tensor | None]
 
@@ -57,7 +59,9 @@ class Office(Protocol):
     def take_round(self) -> list[Letter]:
         """The next letter of every rank, in their order."""
 
-    def reply(self, sender: int, kind: int, updates: int, rate: float) -> None: ...
+    def reply(self, sender: int, kind: int, updates: int, rate: float, took: int) -> None:
+        """Answer a letter; `took` are the nanoseconds of the update made with it."""
+
     def hand_out(self, updates: int, rate: float) -> None:
         """Give status and weights to rank 0, which fetches them between steps."""
 
@@ -77,6 +81,12 @@ def mail_tensors(parameters: Mapping[str, Tensor], ranks: int, slices: Sequence[
             shared[f"values/{rank}/{name}"] = torch.zeros_like(parameter, device="cpu")
             shared[f"rows/{rank}/{name}"] = torch.zeros(rows_of(parameter), dtype=torch.int64)
     return shared
+
+
+def book_update(clock: Clock, took: int) -> None:
+    """A rank has its answer: the end of its wait, as long as the server was at work on the update, was no waiting."""
+    if took:
+        clock.since("update", monotonic_ns() - took)
 
 
 def _cells(shared: Tensor) -> Any:
@@ -151,10 +161,13 @@ class MemoryPost:
                 bell=self._bell,
                 awake=MOMENT,
             )
+            book_update(
+                self._clock, max(self._theirs[server, self._rank, _TOOK] for server in range(len(self._slices)))
+            )
 
     def _unanswered(self) -> list[int]:
         theirs, rank, posted = self._theirs, self._rank, self._posted
-        return [server for server in range(len(self._slices)) if theirs[server, rank, 0] < posted]
+        return [server for server in range(len(self._slices)) if theirs[server, rank, _ANSWERED] < posted]
 
     def receive(self, kind: int) -> None:
         self._settle()
@@ -221,12 +234,13 @@ class MemoryOffice:
         kind, seen = self._theirs[rank, self._server, _KIND], self._theirs[rank, self._server, _SEEN]
         return Letter(rank, kind, seen, self._slots[rank].get() if kind == PUSH else [])
 
-    def reply(self, sender: int, kind: int, updates: int, rate: float) -> None:
+    def reply(self, sender: int, kind: int, updates: int, rate: float, took: int) -> None:
+        self._mine[self._server, sender, _TOOK] = took
         self._status[self._server, UPDATES] = updates
         self._status[self._server, RATE] = rate
         if fence:
             fence()
-        self._mine[self._server, sender, 0] = self._taken[sender]
+        self._mine[self._server, sender, _ANSWERED] = self._taken[sender]
         self._ranks[sender].ring()
 
     def hand_out(self, updates: int, rate: float) -> None:

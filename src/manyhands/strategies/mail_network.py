@@ -15,8 +15,10 @@ from torch import Tensor
 from ..measure.clock import Clock
 from .foreach import copy_all
 from .gradient_slots import WHOLE, from_parts, nbytes, parts
-from .mail import PASS, PUSH, RATE, UPDATES, Gradients, Letter
+from .mail import PASS, PUSH, RATE, UPDATES, Gradients, Letter, book_update
 from .slices import Slice
+
+TOOK = 2  # behind what a server tells in any case: nanoseconds of the update it answers
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
@@ -76,7 +78,7 @@ class NetworkPost:
     def receive(self, kind: int) -> None:
         for server in range(len(self._slices)):
             with self._clock.during("wait"):
-                self._hear(server)
+                book_update(self._clock, self._hear(server))
             if kind == PUSH:
                 with self._clock.during("communication"):
                     self._fetch_from(server)
@@ -86,12 +88,14 @@ class NetworkPost:
             self._hear(server)
             self._fetch_from(server)
 
-    def _hear(self, server: int) -> None:
-        status = torch.empty(2, dtype=torch.float64)
+    def _hear(self, server: int) -> int:
+        """Take in a server's status; returns the nanoseconds of its last update."""
+        status = torch.empty(3, dtype=torch.float64)
         dist.recv(status, self._ranks + server)
         self._seen[server] = int(status[UPDATES])
         if server == 0:
             self.rate = float(status[RATE])
+        return int(status[TOOK])
 
     def _fetch_from(self, server: int) -> None:
         pieces = self._pieces[server]
@@ -140,12 +144,12 @@ class NetworkOffice:
             for weight, count in zip(self._weights, counts, strict=True)
         ]
 
-    def reply(self, sender: int, kind: int, updates: int, rate: float) -> None:
+    def reply(self, sender: int, kind: int, updates: int, rate: float, took: int) -> None:
         if kind == PASS and not self._answer_all:
             return
         with self._clock.during("communication"):
             self._land(sender)
-            self._fly(torch.tensor([updates, rate], dtype=torch.float64), sender)
+            self._fly(torch.tensor([updates, rate, took], dtype=torch.float64), sender)
             if kind == PUSH:
                 self._fly(pack(self._weights), sender)
                 self._clock.count(nbytes(self._weights))
@@ -160,7 +164,7 @@ class NetworkOffice:
         self._flying[target].clear()
 
     def hand_out(self, updates: int, rate: float) -> None:
-        dist.send(torch.tensor([updates, rate], dtype=torch.float64), 0)
+        dist.send(torch.tensor([updates, rate, 0], dtype=torch.float64), 0)
         dist.send(pack(self._weights), 0)
 
 

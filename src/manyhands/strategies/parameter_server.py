@@ -1,9 +1,9 @@
 """Parameter server: servers own slices of the weights and update them; ranks push gradients and pull weights.
 
-    rank 0     forward backward push ......... pull | forward backward push ...      . waiting (phase `wait`)
-    rank 1     forward backward     push ..... pull |
-    server 0   ............... take take update     |     its slice of every gradient, its slice of the weights
-    server 1   ............... take take update     |
+    rank 0     forward backward push ....====== pull | forward backward push ...     . waiting for others (phase `wait`)
+    rank 1     forward backward     push ====== pull |                               = a server at work (phase `update`)
+    server 0   ................ take take update     |     its slice of every gradient, its slice of the weights
+    server 1   ................ take take update     |
 
     sync       a server sums the gradients of all ranks in rank order and makes one update a step
     async      a server updates with every gradient as it comes and answers at once; nobody waits for other ranks

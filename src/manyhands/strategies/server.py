@@ -8,6 +8,7 @@ bounded    the same, but a rank too far ahead of the slowest is answered later
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class Server:
         self.applied = [0] * rank.ranks  # updates with the gradient of each rank
         self.progress = [0] * rank.ranks  # letters of each rank
         self.round = 0
-        self.waiting: list[Letter] = []  # answers held back (bounded)
+        self.waiting: list[tuple[Letter, int]] = []  # answers held back (bounded), and how long their updates took
         if rank.shared is not None:
             self.office: Office = MemoryOffice(rank.shared, rank.clock, self.number, rank.ranks, self.slices)
         else:
@@ -71,10 +72,9 @@ class Server:
     def _sum_round(self) -> None:
         letters = self.office.take_round()
         pushed = [letter for letter in letters if letter.kind == PUSH]
-        if pushed:
-            self._update(_summed([letter.gradients for letter in pushed]))
+        took = self._update([letter.gradients for letter in pushed]) if pushed else 0
         for letter in letters:
-            self._answer(letter)
+            self._answer(letter, took)
 
     def _serve_round(self) -> None:
         """Serve letters as they come until every rank has made this step."""
@@ -85,11 +85,12 @@ class Server:
             if letter is None:
                 break
             self.progress[letter.sender] += 1
+            took = 0
             if letter.kind == PUSH:
                 self._note_staleness(letter)
-                self._update(letter.gradients)
+                took = self._update([letter.gradients])
                 self.applied[letter.sender] += 1
-            self.waiting.append(letter)
+            self.waiting.append((letter, took))
             self._answer_those_within_bounds()
 
     def _awaited(self) -> bool:
@@ -101,26 +102,29 @@ class Server:
     def _answer_those_within_bounds(self) -> None:
         slowest = min((self.progress[rank] for rank in self._living()), default=0)
         bounded = self.mode == "bounded"
-        ready = [item for item in self.waiting if not bounded or self.progress[item.sender] - slowest <= self.bound]
-        for letter in ready:
-            self.waiting.remove(letter)
-            self._answer(letter)
+        ready = [item for item in self.waiting if not bounded or self.progress[item[0].sender] - slowest <= self.bound]
+        for item in ready:
+            self.waiting.remove(item)
+            self._answer(*item)
 
-    def _answer(self, letter: Letter) -> None:
-        self.office.reply(letter.sender, letter.kind, sum(self.applied), self.updater.learning_rate)
+    def _answer(self, letter: Letter, took: int) -> None:
+        self.office.reply(letter.sender, letter.kind, sum(self.applied), self.updater.learning_rate, took)
 
     def _note_staleness(self, letter: Letter) -> None:
         late = sum(self.applied) - letter.seen  # a rank's own update is in the weights it pulls
         self.staleness.extend([0] * (late + 1 - len(self.staleness)))
         self.staleness[late] += 1
 
-    def _update(self, gradients: Gradients) -> None:
+    def _update(self, gradients: Sequence[Gradients]) -> int:
+        """With the sum of these; returns the nanoseconds it took, which the ranks have stood and waited."""
+        began = monotonic_ns()
         with self.rank.clock.during("update"):
-            for parameter, gradient in zip(self.own.values(), gradients, strict=True):
+            for parameter, gradient in zip(self.own.values(), _summed(gradients), strict=True):
                 parameter.grad = gradient
             # without rounds the schedule moves once a step, not once an update
             last = self.mode == "sync" or (self.updater.updates + 1) % self.rank.ranks == 0
             self.updater.update(advance=last)
+        return monotonic_ns() - began
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
         """Of the whole gradient: the squares of all servers' slices."""
