@@ -116,7 +116,7 @@ def manner(task: Task, trained: Named) -> Manner:
             return Manner()
         halves = [_Tried(task, trained, rows=rows).result for rows in (slice(0, 16), slice(16, 32))]
         singles = [_Tried(task, [one]).result[0] for one in trained] if len(trained) > 1 else whole.result
-        changed = _Tried(task, trained, noise=1e-5).result
+        changed = _Tried(task, trained, noise=1e-4).result
     except Exception:
         return Manner()
     together = [torch.cat(pair) for pair in zip(*halves, strict=True)]

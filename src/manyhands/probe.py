@@ -44,27 +44,26 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     model.train()
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     input, target = (nest.each(value, lambda tensor: tensor.to(place, copy=True)) for value in (input, target))
-    began = time.perf_counter()
+    began, failed = time.perf_counter(), False
     with seeded(job.task.seed):
         before = generators()
         try:
             if augment is not None:
                 input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
             output = model(input)
-        except Exception:
-            return
-        _check_class_targets(job, output, target)
-        try:
+            _check_class_targets(job, output, target)
             loss = loss_of(output, target)
-        except Exception:
-            return
-        _check_loss(loss)
-        try:
+            _check_loss(loss)
             loss.backward()
+        except BadInput:
+            raise
         except Exception:
-            return
+            failed = True
         drawn = drawn_from(before, generators())
     seconds = time.perf_counter() - began
+    if failed:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
+        job.proof = prove(job, partial(_read, job), 0.0) if divided else job.proof
+        return
     unused = frozenset(name for name, parameter in trained_parameters(model) if parameter.grad is None)
     job.proof = Proof(unused=unused, reseeds=bool(drawn - {"torch"}))
     if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:

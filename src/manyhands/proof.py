@@ -105,7 +105,7 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
     known = _find_randomness(job, trial, whole, first, known)
     if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
         return known
-    known = _compare_parts(job, trial, whole, _halves(take, range(total)), known)
+    known = _compare_parts(job, trial, whole, _halves(take, range(total)), known, first)
     if asked.contents and not known.mixed and not known.state:
         known = _compare_more(job, trial, *read(BRANCH_SAMPLES), known)
     return known
@@ -134,7 +134,12 @@ class Trial:
         self.seed = job.task.seed
 
     def run(
-        self, samples: Samples, seed: int = 0, mode: AbstractContextManager[Any] | None = None, watch: bool = False
+        self,
+        samples: Samples,
+        seed: int = 0,
+        mode: AbstractContextManager[Any] | None = None,
+        watch: bool = False,
+        backward: bool = True,
     ) -> Pass:
         outputs: dict[str, Tensor] = {}
         with seeded(self.seed + seed), mode or nullcontext(), _outputs(self.model, outputs) if watch else nullcontext():
@@ -145,14 +150,14 @@ class Trial:
                 if watch:
                     outputs["augment"] = next(nest.leaves(input)).detach().clone()
             loss = self.loss_of(self.model(input), target)
-            if loss.requires_grad:
+            if backward and loss.requires_grad:
                 loss.backward()
             after = generators()
         named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        gradients = {name: _dense(parameter.grad) for name, parameter in named}
+        gradients = {name: _dense(parameter.grad) for name, parameter in named} if backward else {}
         for _, parameter in named:
             parameter.grad = None
-        return Pass(float(loss), gradients, drawn_from(before, after), outputs)
+        return Pass(float(loss.detach()), gradients, drawn_from(before, after), outputs)
 
     def _own(self, tensor: Tensor) -> Tensor:
         """A copy, because a model may write into what it is given."""
@@ -174,8 +179,8 @@ def _find_state(job: Job, trial: Trial, whole: Samples, first: Pass, known: Proo
     changed = [name for name in held if not torch.equal(held[name], original[name].to(held[name].device))]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in changed if name in parameters))
-    again = trial.run(whole)
-    if not changed and _difference(first, [(1.0, again)]) <= NOISE:
+    again = trial.run(whole, backward=False)
+    if not changed and _same_loss(first, again):
         return known
     what = f'"{changed[0]}"' if changed else "an attribute of the model"
     return replace(known, state=f"the forward pass changes {what}, which later batches see")
@@ -188,7 +193,7 @@ def _follows_batch(job: Job, part: Trial, whole: Samples) -> bool:
     after_part, after_whole = part.tensors(), fresh.tensors()
     if any(not _close(after_part[name], after_whole[name]) for name in after_whole):
         return True
-    return _difference(part.run(whole), [(1.0, fresh.run(whole))]) > NOISE
+    return not _same_loss(part.run(whole, backward=False), fresh.run(whole, backward=False))
 
 
 # ---------------------------------------------------------------- random numbers
@@ -196,16 +201,16 @@ def _follows_batch(job: Job, part: Trial, whole: Samples) -> bool:
 
 def _find_randomness(job: Job, trial: Trial, whole: Samples, first: Pass, known: Proof) -> Proof:
     fresh = Trial(job) if known.state else trial
-    second = fresh.run(whole, seed=1)
+    second = fresh.run(whole, seed=1, backward=bool(first.moved))
     known = replace(known, unused=known.unused | _unused(second))
-    if not first.moved and (known.state or _difference(first, [(1.0, second)]) <= NOISE):
+    if not first.moved and (known.state or _same_loss(first, second)):
         return known
-    if first.moved == {"torch"} and _difference(first, [(1.0, second)]) <= NOISE:
+    if first.moved == {"torch"} and _same_loss(first, second):
         # Numbers were drawn and changed nothing: a rare event, or one that cannot happen (a layer dropped with
         # probability 0). The smallest and the largest number that can be drawn show which.
         passes = [(Trial(job) if known.state else trial).run(whole, mode=_Forced(value)) for value in (0.0, 1.0)]
         known = replace(known, unused=known.unused.union(*map(_unused, passes)))
-        if not any(p.moved for p in passes) and all(_difference(first, [(1.0, p)]) <= NOISE for p in passes):
+        if not any(found.moved for found in passes) and all(_same_loss(first, found) for found in passes):
             return known
     place = _drawing_module(job, whole)
     return replace(known, random=f"random numbers (dropout and the like) are drawn in {place}")
@@ -254,16 +259,19 @@ def _drawing_module(job: Job, whole: Samples) -> str:
 # ---------------------------------------------------------------- the parts of a batch
 
 
-def _compare_parts(job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], known: Proof) -> Proof:
-    trials = [Trial(job) for _ in range(3)] if known.state else [trial] * 3
+def _compare_parts(
+    job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], known: Proof, first: Pass | None = None
+) -> Proof:
+    trials = [Trial(job), Trial(job)] if known.state else [trial, trial]
     try:
-        first, *passes = [own.run(samples) for own, samples in zip(trials, (whole, *parts), strict=True)]
+        first = first or trial.run(whole)
+        passes = [own.run(samples) for own, samples in zip(trials, parts, strict=True)]
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
         return replace(known, divides=f"{parts[0].count} of {whole.count} samples cannot be computed alone: {reason}")
     known = replace(known, unused=known.unused.union(*map(_unused, passes)))
     if known.state:
-        known = replace(known, follows_batch=_follows_batch(job, trials[1], whole))
+        known = replace(known, follows_batch=_follows_batch(job, trials[0], whole))
     shares = [part.count / whole.count for part in parts]
     apart = _difference(first, list(zip(shares, passes, strict=True)))
     if apart <= NOISE or not _really_apart(job, whole, parts, shares, apart):
@@ -350,6 +358,10 @@ def _difference(one: Pass, others: list[tuple[float, Pass]]) -> float:
             scale = max(float(mine.abs().max()), 1e-3 * largest, 1e-30)
             apart = max(apart, float((mine - total).abs().max()) / scale)
     return apart
+
+
+def _same_loss(one: Pass, other: Pass) -> bool:
+    return _difference(replace(one, gradients={}), [(1.0, other)]) <= NOISE
 
 
 def _unused(found: Pass) -> frozenset[str]:

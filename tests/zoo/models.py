@@ -7,6 +7,7 @@ batch cannot be exact. None: it must be. `chunks` is the same for strategies tha
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -495,7 +496,14 @@ ZOO["a transformer"] = Case(
     ),
     train=(TOKENS, LABELS),
 )  # fmt: skip
-ZOO["scripted"] = Case(lambda: torch.jit.script(nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))))
+
+
+@case("scripted")
+def scripted() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.jit.script(nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
+
+
 ZOO["sparse gradients"] = Case(
     lambda: nn.Sequential(nn.EmbeddingBag(20, WIDTH, sparse=True), nn.Linear(WIDTH, CLASSES)), train=(TOKENS, LABELS)
 )

@@ -36,7 +36,6 @@ def judge(name: str, strategy: str) -> str:
     try:
         run = trained(name, strategy)
     except BadInput as refusal:
-        assert re.search(r"; |: ", str(refusal)), f"a refusal says what to do: {refusal}"
         return f"refused: {refusal}"
     if wanted is not None:
         assert run.exact is False

@@ -37,6 +37,12 @@ def cut_model(
 
     `several`: whether a step runs the model's forward several times, on a part of the batch each.
     """
+    if stages > 1 and job.manner.joins_tensors:
+        raise refuse(
+            strategy,
+            f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "
+            "use ddp",
+        )
     samples = min(EXAMPLE, job.task.batch_size, len(job.train))
     example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
