@@ -6,9 +6,9 @@ It works on copies, so that nothing it does reaches the caller or the ranks.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from functools import partial
+from time import process_time
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     model.train()
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     input, target = (nest.each(value, lambda tensor: tensor.to(place, copy=True)) for value in (input, target))
-    began, failed = time.perf_counter(), False
+    began, failed = process_time(), False
     with seeded(job.task.seed):
         before = generators()
         try:
@@ -60,7 +60,7 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         except Exception:
             failed = True
         drawn = drawn_from(before, generators())
-    seconds = time.perf_counter() - began
+    seconds = process_time() - began
     if failed:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
         job.proof = prove(job, partial(_read, job), 0.0) if divided else job.proof
         return

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,10 +38,8 @@ from .torch_parts import BATCHNORMS
 if TYPE_CHECKING:
     from .job import Job
 
-MOST_SAMPLES, FEWEST_SAMPLES = 16, 5
-BRANCH_SAMPLES = 48  # where the forward pass branches on what it is given
-PASS_SECONDS = 0.01  # what one pass over the samples should take
-MOST_SECONDS = 0.5  # a pass over two samples that takes longer makes the proof too dear
+SAMPLES = ((0.05, 16), (0.25, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
+BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
 NOISE, DOUBT = 2e-6, 1e-3  # differences that float32 explains; those that nothing but a difference explains
 NOISE_64 = 1e-7
 
@@ -86,16 +85,17 @@ Take = Callable[[Sequence[int]], Samples]  # some of the samples that were read,
 def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> Proof:
     """Try the job's model and loss, and add to what its proof says so far.
 
-    `read` reads so many samples if there are as many. `seconds` is what a pass over two of them takes.
+    `read` reads so many samples if there are as many. `seconds` of processor time are what a pass over two of them takes.
     """
     known = job.proof
-    if seconds > MOST_SECONDS:
-        return replace(known, unchecked=f"a pass over two samples takes {seconds:.1f} s")
-    wanted = min(max(int(2 * PASS_SECONDS / max(seconds, 1e-6)), FEWEST_SAMPLES), MOST_SAMPLES)
-    wanted = min(wanted, max(job.task.batch_size, 2))
     try:
-        total, take = read(wanted)
         trial, asked = Trial(job), _Asked()
+        if seconds > SAMPLES[0][0]:  # a first pass may have loaded half a library
+            seconds = _timed(Trial(job), read(2)[1]([0, 1]))
+        affordable = [count for limit, count in SAMPLES if seconds <= limit]
+        if not affordable:
+            return replace(known, unchecked=f"a pass over two samples takes {seconds:.1f} s")
+        total, take = read(min(affordable[0], max(job.task.batch_size, 2)))
         whole = take(range(total))
         first = trial.run(whole, mode=asked)
     except Exception as problem:  # the ranks will name step and phase
@@ -109,6 +109,12 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
     if asked.contents and not known.mixed and not known.state:
         known = _compare_more(job, trial, *read(BRANCH_SAMPLES), known)
     return known
+
+
+def _timed(trial: Trial, samples: Samples) -> float:
+    began = process_time()
+    trial.run(samples)
+    return process_time() - began
 
 
 def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
@@ -182,7 +188,7 @@ def _find_state(job: Job, trial: Trial, whole: Samples, first: Pass, known: Proo
     again = trial.run(whole, backward=False)
     if not changed and _same_loss(first, again):
         return known
-    what = f'"{changed[0]}"' if changed else "an attribute of the model"
+    what = f'"{changed[0]}"' if changed else "an attribute of the model or of the loss"
     return replace(known, state=f"the forward pass changes {what}, which later batches see")
 
 
@@ -260,11 +266,10 @@ def _drawing_module(job: Job, whole: Samples) -> str:
 
 
 def _compare_parts(
-    job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], known: Proof, first: Pass | None = None
+    job: Job, trial: Trial, whole: Samples, parts: Sequence[Samples], known: Proof, first: Pass
 ) -> Proof:
     trials = [Trial(job), Trial(job)] if known.state else [trial, trial]
     try:
-        first = first or trial.run(whole)
         passes = [own.run(samples) for own, samples in zip(trials, parts, strict=True)]
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
@@ -280,13 +285,22 @@ def _compare_parts(
 
 
 def _compare_more(job: Job, trial: Trial, total: int, take: Take, known: Proof) -> Proof:
-    """Other batches, small ones: of those, more go different ways."""
+    """Other batches, small ones: of those, more go different ways. Their losses alone show it."""
+    began = process_time()
     for start in range(0, total - 2, 3):
         places = range(start, min(start + 6, total))
-        known = _compare_parts(job, trial, take(places), _halves(take, places), known)
-        if known.mixed or known.divides:
+        whole, parts = take(places), _halves(take, places)
+        try:
+            first, *passes = [trial.run(samples, backward=False) for samples in (whole, *parts)]
+        except Exception:
+            continue  # parts that small are not what ranks get
+        shares = [part.count / whole.count for part in parts]
+        apart = _difference(replace(first, gradients={}), list(zip(shares, passes, strict=True)))
+        if apart > NOISE and _really_apart(job, whole, parts, shares, apart):
+            return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
+        if process_time() - began > BRANCH_SECONDS:
             break
-    return replace(known, divides=None)  # a part that small is not what ranks get
+    return known
 
 
 class _Asked(TorchFunctionMode):
@@ -317,13 +331,13 @@ def _why_mixed(
     job: Job, whole: Samples, parts: Sequence[Samples], shares: list[float], first: Pass, passes: list[Pass]
 ) -> str:
     """Where the parts go their own way: in the augmentation, in a module, in the loss or in a gradient."""
-    size = parts[0].count
-    together, alone = Trial(job).run(whole, watch=True).outputs, Trial(job).run(parts[0], watch=True).outputs
+    together = Trial(job).run(whole, watch=True).outputs
+    apart = [Trial(job).run(part, watch=True).outputs for part in parts]
     for name, output in together.items():
-        part = alone.get(name)
-        if part is None or len(output) != whole.count or len(part) != size or part.shape[1:] != output.shape[1:]:
+        if len(output) != whole.count or not all(name in own for own in apart):
             continue
-        if not _close(output[:size], part, 1e-4):
+        joined = torch.cat([own[name] for own in apart]) if len({own[name].shape[1:] for own in apart}) == 1 else output
+        if joined.shape == output.shape and not _close(output, joined, 1e-4):
             if name == "augment":
                 return "task.augment mixes samples of a batch, and every rank has a part of each batch"
             where = title(job.model, name)
