@@ -66,6 +66,7 @@ GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a stra
     "the versions of tensors": (torch_parts.VERSIONS, "_find", "parameter_server"),
     "the hooks on parameters": (torch_parts.PARAMETER_HOOKS, "_find", "ddp"),
     "the tables of modules": (torch_parts.MODULE_TABLES, "_find", "ddp"),
+    "a look into nests": (torch_parts.TREE_LEAVES, "_find", "fsdp:unit_mb=0.001"),
 }
 
 

@@ -156,6 +156,14 @@ def _module_tables() -> bool:
     return True
 
 
+def _tree_leaves() -> Callable[[Any], list[Any]]:
+    from torch.utils import _pytree
+
+    if _pytree.tree_leaves({"one": [1, (2, 3)]}) != [1, 2, 3]:
+        raise RuntimeError("does not find what lies in a nest")
+    return _pytree.tree_leaves
+
+
 FUSED_SGD = Part("SGD as one kernel", "torch's own step is used", _fused_sgd)
 DIRECT_PRODUCT = Part("oneDNN's direct product", "plain products are used", _direct_product)
 FOREACH = Part("operations on lists of tensors", "tensors are written one by one", _foreach)
@@ -173,6 +181,7 @@ PARAMETER_HOOKS = Part(
     _parameter_hooks,
 )
 MODULE_TABLES = Part("the tables of modules", "data_parallel is refused", _module_tables)
+TREE_LEAVES = Part("a look into nests", "fsdp gathers the model as a whole", _tree_leaves)
 PARTS = (
     FUSED_SGD,
     DIRECT_PRODUCT,
@@ -183,6 +192,7 @@ PARTS = (
     CONVOLUTION_BACKWARD,
     PARAMETER_HOOKS,
     MODULE_TABLES,
+    TREE_LEAVES,
 )
 
 

@@ -85,7 +85,7 @@ def test_a_fit_lays_its_own_model_out_and_says_so(monkeypatch: pytest.MonkeyPatc
     assert last.channels_last is True
     assert last.weights_sha256 == again.weights_sha256
     assert [weight.stride() for weight in mine.parameters()] == [w.stride() for w in convolutional().parameters()]
-    monkeypatch.setattr("manyhands.job.channels_last_pays", lambda *_: False)
+    monkeypatch.setattr("manyhands.probe.channels_last_pays", lambda *_: False)
     first = quick_fit(task, max_steps=20)
     assert first.channels_last is False
     assert distance(first, last) <= 1e-6

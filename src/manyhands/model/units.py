@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from ..data import nest
+from ..torch_parts import TREE_LEAVES
 
 
 def find_units(model: nn.Module, least: int, trial: Callable[[nn.Module], Any]) -> list[str]:
     """Names of the units of at least `least` bytes; `trial` runs the model once. A trial that fails gives no unit."""
     units = [name for name in _blocks(model, least) if not _shares(model, name)]
-    if not units:
+    if not units or TREE_LEAVES.found is None:
         return []
     try:
         strays = _used_outside(model, units, trial)
@@ -73,8 +73,8 @@ def _used_outside(model: nn.Module, units: list[str], trial: Callable[[nn.Module
 
     def left(module: nn.Module, input: Any, output: Any, name: str) -> None:
         running.subtract({name: 1})
-        if any(not isinstance(leaf, Tensor | int | float | str | None) for leaf in pytree.tree_leaves(output)):
-            strays.add(name)  # torch could not tell when its backward pass begins
+        if any(not isinstance(leaf, Tensor | int | float | str | None) for leaf in TREE_LEAVES.found(output)):
+            strays.add(name)  # torch, which looks into outputs so, could not tell when its backward pass begins
 
     handles = []
     for name in units:
