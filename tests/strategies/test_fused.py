@@ -89,6 +89,7 @@ def test_a_hook_on_the_users_optimizer_is_called_in_every_step() -> None:
     data = torch.randn(40, 4), torch.randint(2, (40,))
     task = mh.Task(lambda: nn.Linear(4, 2), data, nn.functional.cross_entropy, optimizer, batch_size=10)
     updater = Updater(build(task, Settings()), list(nn.Linear(4, 2).named_parameters()))
+    calls.clear()  # of trials on a few numbers, before the start
     for _ in range(3):
         for _, parameter in updater.named:
             parameter.grad = torch.ones_like(parameter)

@@ -227,7 +227,8 @@ def test_tensors_larger_than_the_slots(crew: Crew) -> None:
 def same_on_both(rank: int) -> list[Tensor]:
     """Integers, so that every order of adding gives the same."""
     results = []
-    for kind in KINDS:
+    newer = tuple(map(int, torch.__version__.split(".")[:2])) > (2, 11)
+    for kind in KINDS if newer else [kind for kind in KINDS if kind != "all_to_all"]:  # gloo of torch 2.11 has none
         call = {
             "kind": kind,
             "seed": 5,
