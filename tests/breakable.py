@@ -49,7 +49,9 @@ class BreakingLoss:
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         self.calls += 1
-        if self.calls == self.call and int(os.environ.get("RANK", "0")) == self.rank:
+        if self.calls == self.call and os.environ.get("RANK") == str(
+            self.rank
+        ):  # not in the caller, which tries it too
             if self.unless is None:
                 self.what()
             elif not os.path.exists(self.unless):

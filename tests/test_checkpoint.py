@@ -20,7 +20,6 @@ from manyhands.checkpoint import (
     Checkpoint,
     Damaged,
     Interval,
-    Writer,
     interval,
     latest,
     load,
@@ -28,6 +27,7 @@ from manyhands.checkpoint import (
     refuse_other_task,
     write,
 )
+from manyhands.checkpoint_writer import Writer
 from manyhands.errors import BadInput
 from manyhands.plainstate import assemble, take_apart
 
@@ -180,7 +180,8 @@ import os, random, signal, sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
 from tests.test_checkpoint import made
-from manyhands.checkpoint import Writer, published
+from manyhands.checkpoint import published
+from manyhands.checkpoint_writer import Writer
 chance = random.Random(3)
 for attempt in range({times}):
     folder = Path({folder!r}) / str(attempt)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
-import os
+import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ import pytest
 
 import manyhands as mh
 from manyhands.checkpoint import MANIFEST, Damaged, load
+from manyhands.runfolder import LOCK, held
 from tests.breakable import toy
 from tests.test_checkpoint import made
 
@@ -115,35 +118,69 @@ def test_names_in_a_manifest_cannot_leave_the_folder(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_local_run_listens_on_loopback_alone() -> None:
-    """Every listening socket of the caller, the fork server, the keeper and the ranks, many times during a run."""
-    seen: set[str] = set()
+@contextmanager
+def observed(look: Callable[[psutil.Process], None]) -> Iterator[None]:
+    """Look at the caller, the fork server, the keeper and the ranks, many times while something runs."""
     over = threading.Event()
 
-    def look() -> None:
+    def observe() -> None:
         while not over.is_set():
             for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-                try:
-                    connections = process.net_connections("inet")
-                except psutil.Error:
-                    continue
-                seen.update(
-                    connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN
-                )
+                with contextlib.suppress(psutil.Error, OSError):
+                    look(process)
             time.sleep(0.01)
 
-    before = _listening(os.getpid())
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=observe)
     watcher.start()
     try:
-        mh.fit(toy(epochs=20), "ddp:transport=gloo", ranks=2, threads=1, progress=False)
+        yield
     finally:
         over.set()
         watcher.join()
+
+
+def test_ranks_that_talk_through_gloo_listen_on_loopback_alone() -> None:
+    before, seen = _listening(psutil.Process()), set[str]()
+    with observed(lambda process: seen.update(_listening(process))):
+        mh.fit(toy(epochs=20), "ddp:transport=gloo", ranks=2, threads=1, progress=False)
     assert seen - before <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert seen - before, "the look found the sockets of the run"
 
 
-def _listening(pid: int) -> set[str]:
-    found = psutil.Process(pid).net_connections("inet")
+@pytest.mark.parametrize(
+    "strategy",
+    ["ddp", *(pytest.param(name, marks=pytest.mark.soak) for name in ("pipeline", "parameter_server", "fsdp"))],
+)
+def test_no_other_user_of_the_machine_can_reach_a_run(strategy: str, tmp_path: Path) -> None:
+    """Every user could connect to the ranks' store on loopback, say where their shared memory lies, and so run code.
+
+    In shared memory nothing listens on a port or under a name, and no file is open that others may write.
+    """
+    before = _listening(psutil.Process())
+    ports, names, writable = set[str](), set[str](), set[str]()
+
+    def look(process: psutil.Process) -> None:
+        ports.update(_listening(process) - before)
+        names.update(str(one.laddr) for one in process.net_connections("unix") if one.laddr)
+        for entry in process.open_files():
+            if Path(entry.path).exists() and Path(entry.path).stat().st_mode & stat.S_IWOTH:
+                writable.add(entry.path)
+
+    names_before = {str(one.laddr) for one in psutil.Process().net_connections("unix") if one.laddr}
+    with observed(look):
+        run = mh.fit(
+            toy(epochs=10), strategy, ranks=2, threads=1, progress=False, run_dir=tmp_path, checkpoint_every=10
+        )
+    assert run.status == "done"
+    assert (ports, names - names_before, writable) == (set(), set(), set())
+
+
+def test_who_may_only_read_a_run_folder_cannot_hold_it(tmp_path: Path) -> None:
+    """A lock can be taken by whoever can open the file."""
+    with held(tmp_path):
+        assert stat.S_IMODE((tmp_path / LOCK).stat().st_mode) == 0o600
+
+
+def _listening(process: psutil.Process) -> set[str]:
+    found = process.net_connections("inet")
     return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}

@@ -19,10 +19,8 @@ import hashlib
 import json
 import os
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +36,6 @@ FORMAT = 1
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 TENSOR_FILES = {"weights": "model.safetensors", "state": "optimizer.safetensors", "history": "history.safetensors"}
 FILES = (*TENSOR_FILES.values(), STATE)
-KEEP = 3
 CONDITIONS = "conditions"  # the key under which a checkpoint of a task keeps what may differ (conditions.py)
 _PIECE = 8 << 20  # bytes written and hashed at a time
 _SPARE = 1 << 20  # bytes that stay free on the disk
@@ -360,10 +357,10 @@ def _read_checked(target: Path, name: str, entry: Mapping[str, Any]) -> bytes:
 
 def published(folder: Path) -> list[Path]:
     """The checkpoints under a folder, newest first."""
-    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), key=_step, reverse=True)
+    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), key=step_of, reverse=True)
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
     return int(path.name[5:])
 
 
@@ -376,70 +373,3 @@ def latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except Damaged as reason:
             passed_over.append(f"checkpoint {path.name} is not used: {reason}")
     return None, passed_over
-
-
-# ---------------------------------------------------------------- in the background
-
-
-class Writer:
-    """Writes checkpoints from a thread of its own, one at a time, and keeps the last few.
-
-    `own` are the steps of checkpoints this fit continues from; others belong to earlier fits and go when
-    the first of this one is published.
-    """
-
-    def __init__(self, folder: Path, failed: Callable[[int, str], None], own: list[int], keep: int = KEEP):
-        self.folder, self.keep = folder, keep
-        self._failed = failed
-        self._own = list(own)
-        self._thread: threading.Thread | None = None
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
-
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Copy what may change and hand it to the thread; waits for the checkpoint before, if it is not done yet."""
-        self.wait()
-        copied = replace(checkpoint, **{part: self._copy(getattr(checkpoint, part), (part,)) for part in TENSOR_FILES})
-        self._thread = threading.Thread(target=self._write, args=(copied,), name="manyhands-checkpoint", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _copy(self, value: Any, path: tuple[Any, ...]) -> Any:
-        """The nest with every tensor copied, into the memory of the last snapshot where that fits."""
-        if isinstance(value, Tensor):
-            buffer = self._buffers.get(path)
-            if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-                buffer = self._buffers[path] = torch.empty(value.shape, dtype=value.dtype)
-            return buffer.copy_(value.detach())
-        if isinstance(value, dict):
-            copied = {key: self._copy(item, (*path, key)) for key, item in value.items()}
-            return copied if type(value) is dict else type(value)(copied)
-        if type(value) in (list, tuple):
-            return type(value)(self._copy(item, (*path, number)) for number, item in enumerate(value))
-        return value
-
-    def _write(self, checkpoint: Checkpoint) -> None:
-        began = time.monotonic()
-        try:
-            write(self.folder, checkpoint)
-        except Exception as problem:  # training goes on; the caller is told
-            self._failed(checkpoint.step, _why(problem, self.folder))
-            return
-        self.seconds = time.monotonic() - began
-        self._own = [step for step in self._own if step != checkpoint.step] + [checkpoint.step]
-        self._own = sorted(self._own)[-self.keep :]
-        for path in published(self.folder):
-            if _step(path) not in self._own:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _why(problem: Exception, folder: Path) -> str:
-    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        detail = f" ({problem.strerror})" if problem.filename is None else ""
-        return f"the disk of {folder} is full{detail}; free some space there"
-    if isinstance(problem, OSError):
-        return f"{folder} cannot be written ({problem.strerror})"
-    return str(problem)

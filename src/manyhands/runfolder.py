@@ -54,7 +54,7 @@ def _take(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # who can read it can hold it
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(fd), os.stat(folder / LOCK)):

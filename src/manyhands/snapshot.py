@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .checkpoint import CONDITIONS, Checkpoint, Interval, Writer, fingerprint
+from .checkpoint import CONDITIONS, Checkpoint, Interval, fingerprint
+from .checkpoint_writer import Writer
 from .data.order import Order, Step
 from .job import Job
 from .measure.run import PHASES

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .alone import alone
+
 TESTED = (2, 15)  # the newest torch that the whole suite has passed with: `make test-newest`
 
 
@@ -37,13 +39,15 @@ class Part:
         return self._found
 
     def look(self) -> bool:
-        """Try it now; returns whether it is missing."""
-        self._looked, self._found, self.problem = True, None, ""
+        """Try it now; returns whether it is missing. Meanwhile other threads see what was known before."""
+        found, said = None, ""
         try:
-            self._found = self._find()
+            with alone(), torch.random.fork_rng(devices=[]):  # layers that are made draw their first weights
+                found = self._find()
         except Exception as problem:
-            self.problem = str(problem).strip().partition("\n")[0] or type(problem).__name__
-        return bool(self.problem)
+            said = str(problem).strip().partition("\n")[0] or type(problem).__name__
+        self._found, self.problem, self._looked = found, said, True
+        return bool(said)
 
     def leave_out(self) -> None:
         self._looked, self._found = True, None

@@ -23,6 +23,7 @@ from .arithmetic import arithmetic
 from .doctor import stacks
 from .fork_server import ask_for_ranks, warm_up
 from .lines import Line
+from .meeting import prepare
 from .memory import anonymous_file, close_quietly, share_tensors
 from .parcel import pack
 from .rank_process import Place, Scene
@@ -103,7 +104,7 @@ class _Launch:
         preload: Sequence[str],
         keep_memory: bool,
     ) -> None:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        meeting, port = prepare()
         self.control, control_there = socket.socketpair()
         memory, slots = share_tensors(shared) if shared is not None else (None, None)
         scene = Scene(
@@ -113,7 +114,7 @@ class _Launch:
             {**os.environ, **environment},
             os.getcwd(),
             list(sys.path),
-            listener.getsockname()[1],
+            port,
             slots,
             keep_memory,
             arithmetic(),
@@ -126,13 +127,12 @@ class _Launch:
         self.selector.register(self.control, selectors.EVENT_READ)
         for index, line in self.lines.items():
             self.selector.register(line, selectors.EVENT_READ, index)
-        ours = [stage, content, *([memory] if memory is not None else [])]
-        fds = [listener.fileno(), control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
+        ours = [meeting, stage, content, *([memory] if memory is not None else [])]
+        fds = [meeting, control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
             ask_for_ranks(fds, preload)
         finally:
-            listener.close()
             control_there.close()
             for _, theirs in pairs:
                 theirs.close()

@@ -31,7 +31,7 @@ import traceback
 from collections.abc import Callable
 
 # The order in which descriptors travel in a request; the links of the ranks follow.
-LISTENER, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
+MEETING, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
 LAST_SECONDS = 1  # after the caller has gone
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
@@ -93,7 +93,7 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
     signal.set_wakeup_fd(-1)
     control = socket.socket(fileno=fds[CONTROL])
     links = fds[FIRST_LINK:]
-    named = {"listener": fds[LISTENER], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD]}
+    named = {"meeting": fds[MEETING], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD]}
     named |= {"stacks": fds[STACKS], "shared": fds[SHARED]}
     os.dup2(fds[STDERR], 1)  # what ranks print must not mix with the caller's standard output
     os.dup2(fds[STDERR], 2)

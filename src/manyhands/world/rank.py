@@ -20,6 +20,7 @@ from ..errors import BadInput
 from ..measure.clock import Clock
 from ..measure.cuda_clock import CudaClock
 from .launch import Place
+from .meeting import meet
 from .memory import Slot, attach_tensors, open_of_process, share_tensors
 from .watch import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
 
@@ -218,16 +219,7 @@ def from_place(place: Place, device: torch.device, kind: type[Rank] = Rank) -> t
     if place.processes == 1:
         return rank, None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-    store = dist.TCPStore(
-        "127.0.0.1",
-        place.port,
-        world_size=place.processes,
-        is_master=place.index == 0,
-        master_listen_fd=place.listener if place.index == 0 else None,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=60),
-    )
-    return rank, store
+    return rank, meet(place.meeting, place.port, place.index, place.processes)
 
 
 def started_by_torchrun() -> bool:

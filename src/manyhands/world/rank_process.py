@@ -37,7 +37,7 @@ class Scene:
     environment: dict[str, str]
     folder: str
     path: list[str]
-    port: int
+    port: int | None
     slots: dict[str, Slot] | None
     keep_memory: bool = True
     arithmetic: dict[str, Any] = field(default_factory=dict)  # how the caller has set torch's
@@ -55,8 +55,8 @@ class Place:
     link: Link
     board: Board
     shared: dict[str, Tensor] | None
-    listener: int  # a bound loopback socket: process 0 serves the store on it
-    port: int
+    meeting: int  # the descriptor that the ranks meet by (meeting.py)
+    port: int | None
 
 
 def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
@@ -80,7 +80,7 @@ def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
             connection,
             board,
             shared,
-            fds["listener"],
+            fds["meeting"],
             scene.port,
         )
         result = body(place)

@@ -1,0 +1,83 @@
+"""Checkpoints in the background: copied while training stands still, written by a thread while it goes on."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of, write
+
+KEEP = 3
+
+
+class Writer:
+    """Writes checkpoints from a thread of its own, one at a time, and keeps the last few.
+
+    `own` are the steps of checkpoints this fit continues from; others belong to earlier fits and go when
+    the first of this one is published.
+    """
+
+    def __init__(self, folder: Path, failed: Callable[[int, str], None], own: list[int], keep: int = KEEP):
+        self.folder, self.keep = folder, keep
+        self._failed = failed
+        self._own = list(own)
+        self._thread: threading.Thread | None = None
+        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Copy what may change and hand it to the thread; waits for the checkpoint before, if it is not done yet."""
+        self.wait()
+        copied = replace(checkpoint, **{part: self._copy(getattr(checkpoint, part), (part,)) for part in TENSOR_FILES})
+        self._thread = threading.Thread(target=self._write, args=(copied,), name="manyhands-checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _copy(self, value: Any, path: tuple[Any, ...]) -> Any:
+        """The nest with every tensor copied, into the memory of the last snapshot where that fits."""
+        if isinstance(value, Tensor):
+            buffer = self._buffers.get(path)
+            if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+                buffer = self._buffers[path] = torch.empty(value.shape, dtype=value.dtype)
+            return buffer.copy_(value.detach())
+        if isinstance(value, dict):
+            copied = {key: self._copy(item, (*path, key)) for key, item in value.items()}
+            return copied if type(value) is dict else type(value)(copied)
+        if type(value) in (list, tuple):
+            return type(value)(self._copy(item, (*path, number)) for number, item in enumerate(value))
+        return value
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        began = time.monotonic()
+        try:
+            write(self.folder, checkpoint)
+        except Exception as problem:  # training goes on; the caller is told
+            self._failed(checkpoint.step, _why(problem, self.folder))
+            return
+        self.seconds = time.monotonic() - began
+        self._own = [step for step in self._own if step != checkpoint.step] + [checkpoint.step]
+        self._own = sorted(self._own)[-self.keep :]
+        for path in published(self.folder):
+            if step_of(path) not in self._own:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _why(problem: Exception, folder: Path) -> str:
+    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        detail = f" ({problem.strerror})" if problem.filename is None else ""
+        return f"the disk of {folder} is full{detail}; free some space there"
+    if isinstance(problem, OSError):
+        return f"{folder} cannot be written ({problem.strerror})"
+    return str(problem)
