@@ -39,7 +39,7 @@ class Row:
     strategy: Strategy
     threads: int | None
     run: Run | None = None
-    slow: list[dict[str, Any] | None] = field(default_factory=list)  # whom the fit and every round call slow
+    slow: list[dict[str, Any] | None] = field(default_factory=list)  # who was slow in the fit and in every round
 
     @property
     def label(self) -> str:
@@ -87,7 +87,7 @@ def compare(
             stages.begin_fit(row.label)
             folder = Path(run_dir) / row.folder if run_dir is not None else None
             row.run = _fit_row(task, row, time_limit, progress, {**keywords, "run_dir": folder})
-            row.slow.append(row.run.slow_rank)
+            row.slow.append(row.run.suspect)
             stages.end_fit(row.run)
         _measure_rounds(task, rows, rounds, round_seconds, time_limit, stages, keywords)
         stages.end()
@@ -160,7 +160,7 @@ def _measure_rounds(
             run.rounds = run.rounds or []
             if piece.status == "done" and piece.samples_per_second:
                 run.rounds.append(piece.samples_per_second)
-                row.slow.append(piece.slow_rank)
+                row.slow.append(piece.suspect)
             else:
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
@@ -174,7 +174,7 @@ def _finish(row: Row, run_dir: str | os.PathLike[str] | None, comparison: str) -
         run.threads = row.threads
     if run.rounds:
         run.samples_per_second = statistics.median(run.rounds)
-    run.slow_rank = agreed(row.slow)
+        run.slow_rank = agreed(row.slow)
     if run_dir is not None:
         run.save(Path(run_dir) / row.folder)
     return run

@@ -10,7 +10,8 @@ import pytest
 from manyhands.measure.clock import Clock
 from manyhands.measure.marks import MOST, Marks
 from manyhands.measure.run import PHASES
-from manyhands.measure.slow import agreed, slow_rank
+from manyhands.measure.slow import agreed
+from manyhands.measure.slow import slow_rank as finding
 
 STEPS = 96
 COLUMNS = (*PHASES, "late", "made", "stolen")
@@ -26,6 +27,10 @@ def measured(*processes: Step | list[Step], **more: Any) -> list[dict[str, Any]]
         marks = np.cumsum([[0.0] * len(COLUMNS), *rows], axis=0).tolist()
         found.append({"rank": number, "lockstep": True, "repeats": False, "marks": marks, **more})
     return found
+
+
+def slow_rank(figures: list[dict[str, Any]], ranks: int) -> dict[str, Any] | None:
+    return finding(figures, ranks).named
 
 
 FAST = {"load": 1.0, "forward": 4.0, "backward": 6.0, "wait": 9.0}
@@ -71,6 +76,7 @@ def test_slow_for_a_while_is_not_slow() -> None:
     calm, held_up = [{"forward": 10.0}] * 60, [{"forward": 40.0}] * 36
     waiting = [{"forward": 10.0, "wait": 30.0}] * 36
     assert slow_rank(measured(calm + waiting, calm + held_up), 2) is None
+    assert finding(measured(calm + waiting, calm + held_up), 2).suspect is not None, "a vote where fits are compared"
     assert slow_rank(measured(waiting + waiting, held_up + held_up), 2) is not None
 
 

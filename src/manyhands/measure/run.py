@@ -89,6 +89,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.weights: dict[str, Any] | None = None
+        self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
 

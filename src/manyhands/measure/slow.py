@@ -55,18 +55,26 @@ class Verdict(NamedTuple):
         return max(WORK, key=lambda number: self.excess[number])
 
 
-def slow_rank(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any] | None:
-    """Rank (or server), phase and milliseconds per step behind the others; None where nobody stands out.
+class Finding(NamedTuple):
+    """Rank (or server), phase and milliseconds per step behind the others; None where nobody stands out."""
 
-    `figures` are what every process measured, with its `marks`; servers come after the ranks.
-    """
+    suspect: dict[str, Any] | None  # who was slow in this fit: one vote where there are several fits
+    named: dict[str, Any] | None  # the same, where this fit alone is enough to say so
+
+
+def slow_rank(figures: Sequence[dict[str, Any]], ranks: int) -> Finding:
+    """Out of what every process measured, with its `marks`; servers come after the ranks."""
     tracks = [np.array(item["marks"], dtype=np.float64) for item in figures]
     whole = np.array([track[-1] - track[0] for track in tracks])
     verdict = _judge(whole, figures, ranks)
     if verdict is None:
-        return None
-    if min(map(len, tracks)) > FEWEST and not _lasts(verdict, tracks, figures, ranks):
-        return None
+        return Finding(None, None)
+    suspect = _shown(verdict, whole, figures, ranks)
+    short = min(map(len, tracks)) <= FEWEST
+    return Finding(suspect, suspect if short or _lasts(verdict, tracks, figures, ranks) else None)
+
+
+def _shown(verdict: Verdict, whole: np.ndarray, figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     found: dict[str, Any] = {"rank": figures[verdict.place]["rank"]}
     if found["rank"] >= ranks:
         found = {"rank": None, "server": found["rank"] - ranks}

@@ -20,6 +20,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)
     durations = _step_durations(training)
+    slow = slow_rank(figures, ranks)
     return {
         "steps": steps,
         "samples": samples,
@@ -32,7 +33,8 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
         "per_rank": [row for item in training for row in _rows(item)],
         "servers": [_server(item, ranks, per_step) for item in figures if item["rank"] >= ranks],
-        "slow_rank": slow_rank(figures, ranks),
+        "slow_rank": slow.named,
+        "suspect": slow.suspect,
     }
 
 
