@@ -396,6 +396,24 @@ def test_state_between_calls(model: type[Net], reason: str) -> None:
     check(task_of(partial(Inside, model)), "model_parallel")  # whole on one stage it keeps what it likes
 
 
+class Steps(Net):
+    """The learning rate's neighbour in many recipes: a buffer that counts, written with `+=`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Any:
+        self.steps += 1
+        self.steps *= 1.5
+        return super().forward(x) / self.steps
+
+
+def test_a_buffer_that_counts_is_written_by_its_stage() -> None:
+    """`+=` became a sum that nobody kept, and the refusal said that the buffer was no tensor."""
+    check(task_of(Steps), "model_parallel", "hybrid:replicas=1,stages=2")
+
+
 class Keeps(Net):
     def forward(self, x: Tensor) -> Any:
         self.last = self.a(x)  # for pictures; nobody reads it
