@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
@@ -396,6 +397,24 @@ def test_state_between_calls(model: type[Net], reason: str) -> None:
     check(task_of(partial(Inside, model)), "model_parallel")  # whole on one stage it keeps what it likes
 
 
+class Steps(Net):
+    """The learning rate's neighbour in many recipes: a buffer that counts, written with `+=`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Any:
+        self.steps += 1
+        self.steps *= 1.5
+        return super().forward(x) / self.steps
+
+
+def test_a_buffer_that_counts_is_written_by_its_stage() -> None:
+    """`+=` became a sum that nobody kept, and the refusal said that the buffer was no tensor."""
+    check(task_of(Steps), "model_parallel", "hybrid:replicas=1,stages=2")
+
+
 class Keeps(Net):
     def forward(self, x: Tensor) -> Any:
         self.last = self.a(x)  # for pictures; nobody reads it
@@ -419,6 +438,27 @@ class Skips(nn.Module):
 def test_a_branch_on_pythons_random_is_not_baked_in() -> None:
     with pytest.raises(mh.Refused, match=r"Skips: its forward draws numbers that are no tensors \(random"):
         quick_fit(task_of(Skips), "model_parallel", ranks=2)
+
+
+class Hooked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a.weight.register_hook(lambda gradient: gradient * 0.5)
+
+
+def test_hooks_on_parameters_see_gradients_that_come_late() -> None:
+    """Weight gradients that a pipeline makes by itself went past them."""
+    check(task_of(Hooked), "pipeline")
+
+
+def parametrised() -> nn.Module:
+    model = Net()
+    weight_norm(model.a)
+    return model
+
+
+def test_a_model_that_cannot_be_pickled_is_tried_all_the_same() -> None:
+    check(task_of(parametrised), *THREADS)
 
 
 # ---------------------------------------------------------------- optimizers

@@ -50,14 +50,19 @@ def learn(more: Any, fewer: Any, samples: tuple[int, int]) -> Rule:
     return tuple(learn(one, other, samples) for one, other in zip(inner, others, strict=True))
 
 
-def inferred(value: Any) -> Rule:
-    """The rule for one batch nobody knows more of: rows where every tensor has as many, else entries of lists."""
-    lengths = {len(tensor) for tensor in nest.leaves(value) if tensor.dim()}
-    if len(lengths) <= 1:
-        return _inferred(value, -1)
-    lists = {len(item) for item in nest.children(value) or () if type(item) in (list, tuple)}
-    samples = lists.pop() if len(lists) == 1 else int(next(t for t in nest.leaves(value) if t.dim()).shape[0])
-    return _inferred(value, samples)
+def inferred(value: Any, arguments: bool = False) -> Rule:
+    """The rule for one batch nobody knows more of: rows where every tensor has as many, else entries of lists.
+
+    Of the `arguments` of a call the outermost tuple or dictionary is known to count nothing.
+    """
+    outer = nest.children(value) or [] if arguments else [value]
+    lengths = [len(tensor) for tensor in nest.leaves(value) if tensor.dim()]
+    lists = {len(item) for item in outer if type(item) in (list, tuple)}
+    samples = -1  # rows of any number
+    if len(set(lengths)) > 1:
+        samples = lists.pop() if len(lists) == 1 else lengths[0]
+    rules = tuple(_inferred(item, samples) for item in outer)
+    return (rules or SHARED) if arguments else rules[0]
 
 
 def _inferred(value: Any, samples: int) -> Rule:

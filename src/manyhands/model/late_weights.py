@@ -10,8 +10,8 @@ layers hand those on at once and leave the gradients of their weights to be made
 
 `AtTheEnd` is for pipelines: a chunk's gradient is with the stage before it sooner, and one product over half a batch is
 cheaper than one a chunk with a sum after each. It holds the inputs and output gradients of these layers until then.
-`Beside` is for captured steps: streams of their own inside the recording. The sums are the usual ones; gradients do not
-pass through hooks on parameters. Layers with other gradients (a subclass, a parametrisation) stay as they are.
+`Beside` is for captured steps: streams of their own inside the recording. The sums are the usual ones. Layers
+with other gradients (a subclass, a parametrisation, complex numbers) or with hooks on their parameters stay as they are.
 The idea of taking the two apart: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024.
 """
 
@@ -43,10 +43,16 @@ def take_over(modules: Iterable[nn.Module], take: Take) -> list[Layer]:
         plain = type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _plainly_padded(module))
         # a complex layer's gradients need conjugates, which autograd knows where to put
         trained = plain and module.weight.requires_grad and not module.weight.dtype.is_complex  # type: ignore[union-attr]
-        if trained and "forward" not in vars(module):
+        if trained and "forward" not in vars(module) and not _hooked(module):
             module.forward = partial(_forward, module, take)  # type: ignore[arg-type]
             chosen.append(module)  # type: ignore[arg-type]
     return chosen
+
+
+def _hooked(layer: nn.Module) -> bool:
+    """Whether the user wants to see a gradient on its way into a parameter."""
+    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return any(getattr(parameter, name, None) for parameter in layer.parameters(False) for name in hooks)
 
 
 def _plainly_padded(layer: Any) -> bool:

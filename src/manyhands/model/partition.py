@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from ..data import nest
 from ..errors import BadInput, Refused, did_you_mean
@@ -206,7 +207,7 @@ def _faithful(
     as that leaves layers enough; they are opened only where it does not. Modules that remember something from call to
     call, other than in what they write into their parameters and buffers, stay whole.
     """
-    if not all(isinstance(leaf, Tensor) for leaf in nest.items(example)):
+    if _packed(example) or not all(isinstance(leaf, Tensor) for leaf in nest.items(example)):
         raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
     children = frozenset(name for name, _ in model.named_children())
     own = frozenset(
@@ -233,6 +234,11 @@ def _faithful(
     raise Refused(
         f"{strategy} cannot cut {first.module}: {first.reason}; move that into a module of its own, or use ddp"
     ) from first
+
+
+def _packed(value: Any) -> bool:
+    """Whether a nest holds a packed sequence, whose tensors must stay together."""
+    return isinstance(value, PackedSequence) or any(map(_packed, nest.children(value) or ()))
 
 
 def _forgotten(model: nn.Module, kept: Memory) -> str | None:
@@ -287,7 +293,8 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> No
     try:
         same = _close(expected, _behaviour(composed, same_parameters, fewer))
     except Exception as problem:
-        raise CannotTrace(name, f"its forward depends on the number of samples: {problem}") from problem
+        why = str(problem).partition(";")[0]
+        raise CannotTrace(name, f"its forward depends on the number of samples: {why}") from problem
     if not same:
         raise CannotTrace(name, "its forward depends on the number of samples")
 

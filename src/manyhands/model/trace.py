@@ -104,6 +104,22 @@ class _StandIn(fx.Proxy):
         return float(self.tracer.decide(self))
 
 
+def _in_place(name: str) -> Callable[[_StandIn, Any], Any]:
+    """`x += y` and the like: a tensor of the model is written; between steps a result of its own will do."""
+
+    def write(self: _StandIn, other: Any) -> Any:
+        found = self.tracer.value(self.node)
+        of_model = any(found is tensor for tensor in self.tracer.owned.values())
+        function = getattr(operator, f"i{name}" if of_model else name)
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return write
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(_StandIn, f"__i{_name}__", _in_place(_name))
+
+
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # so that `self.positions[:, : x.size(1)]` is recorded
 
@@ -117,9 +133,10 @@ class _Tracer(fx.Tracer):
         self.made: dict[int, fx.Node] = {}  # storage -> the node that made it
         self.mutations: list[tuple[fx.Node, fx.Node]] = []
         self.written: set[str] = set()
+        self.owned = dict(tensors(model))  # as they are now: `self.steps += 1` leaves a stand-in in the model
         self.owners = {
             tensor.untyped_storage().data_ptr(): name
-            for name, tensor in reversed(list(tensors(model)))
+            for name, tensor in reversed(self.owned.items())
             if tensor.layout == torch.strided and tensor.numel()
         }
         self.failed: str | None = None
@@ -139,10 +156,7 @@ class _Tracer(fx.Tracer):
         calls = [node for node in graph.nodes if node.op.startswith("call_") and not self._idle(node)]
         number = {node: index for index, node in enumerate([*inputs, *calls])}
         names = {node: node.target for node in graph.nodes if node.op == "get_attr"}
-        attributes = {name: operator.attrgetter(name)(self.model) for name in names.values()}
-        for name, found in attributes.items():
-            if not isinstance(found, Tensor):
-                raise RuntimeError(f'its forward hands on "{name}", which is of type {type(found).__name__}')
+        attributes = {name: self._attribute(name) for name in names.values()}
         for leaf in nest.items([form(self.values[node]) for node in output.all_input_nodes]):
             if isinstance(leaf, Stuck):
                 raise RuntimeError(_UNKNOWN.format(leaf.kind))
@@ -175,6 +189,17 @@ class _Tracer(fx.Tracer):
             written=frozenset(self.written),
             hidden=dict(self.hidden),
         )
+
+    def _attribute(self, name: str) -> Tensor:
+        """A tensor of the model, or one that fx has put there."""
+        found = operator.attrgetter(name)(self.model)
+        if isinstance(found, _StandIn):
+            if self.values[found.node] is not self.owned.get(name):
+                raise RuntimeError(f'its forward replaces its buffer "{name}" by another tensor; write into it instead')
+            found = self.owned[name]
+        if not isinstance(found, Tensor):
+            raise RuntimeError(f'its forward hands on "{name}", which is of type {type(found).__name__}')
+        return found
 
     def _idle(self, node: fx.Node) -> bool:
         """A question about a shape whose answer nobody used."""

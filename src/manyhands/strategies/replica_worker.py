@@ -16,7 +16,6 @@ from ..errors import RankFailed
 from ..job import Job, seeded
 from ..measure.run import PHASES
 from ..torch_parts import MODULE_TABLES
-from ..world.parcel import by_value_copy
 from ..world.rank import Rank
 from .base import Loss, Strategy, refuse
 from .batch_rules import BatchRules, batch_rules, two_examples
@@ -155,7 +154,7 @@ def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
     """What counts samples in batches and outputs; those that cannot be split or gathered are refused."""
     rules = batch_rules(strategy, job)
     more, fewer = two_examples(job)
-    model = by_value_copy(job.model).train()
+    model = job.copies()[0].train()
     try:
         with seeded(job.task.seed), torch.no_grad():
             outputs = model(more.input), model(fewer.input)

@@ -61,7 +61,7 @@ class DataParallelModel(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Outputs:
         given = inputs, named
-        rule = self._rule or (splitting.inferred(inputs), splitting.inferred(named))
+        rule = self._rule or (splitting.inferred(inputs, True), splitting.inferred(named, True))
         bounds = self.bounds(splitting.count(given, rule))
         parts = self.replicas.scatter(given, rule, bounds)
         outputs = Outputs(self.replicas.run([(args, kwargs) for args, kwargs in parts]))
