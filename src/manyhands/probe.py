@@ -24,7 +24,8 @@ from .data.stream import StreamSource
 from .errors import BadInput
 from .job import Job, trained_parameters
 from .model.layout import channels_last_pays, lay_channels_last
-from .proof import Proof, Samples, Take, prove
+from .proof import Proof, Take, prove
+from .trial import Samples
 
 
 def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:

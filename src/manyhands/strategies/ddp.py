@@ -35,6 +35,7 @@ from .base import Loss, Strategy, Worker
 from .batchnorm import mark_empty, share_batchnorm
 from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 from .ranks import default_ranks
+from .reaching import may_miss
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class DDPWorker(OrdinaryWorker):
     """The ordinary step around torch's wrapper, with a hook that sums, counts and times."""
 
     def __init__(self, strategy: DDP, job: Job, rank: Rank, model: nn.Module):
-        self.may_miss = strategy.find_unused or bool(job.unused) or job.proof.reseeds
+        self.may_miss = strategy.find_unused or may_miss(job)
         on_one_gpu = rank.device.type == "cuda" and not spread_over_devices(model)
         wrapped = DistributedDataParallel(
             WithLoss(model, job.task.loss),

@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import monotonic_ns
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data import nest
@@ -41,9 +39,8 @@ from .base import Loss, Strategy, Worker, refuse
 from .batchnorm import mark_empty, share_batchnorm
 from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 from .ranks import default_ranks
-
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
-_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from .reaching import Reaching, may_miss
+from .shard_traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ class FSDPWorker(OrdinaryWorker):
             parameter.grad = None
         self._sum_whole()
         if isinstance(self.model, Reaching):
-            self._forget_unreached(self.model)
+            self.model.forget_unreached(self.updater.named, self.rank, self.traffic.empty)
         if all(own.grad is None for _, own in self.updater.named):
             raise RuntimeError("no gradient reached a parameter, so nothing would be trained")
 
@@ -186,20 +183,6 @@ class FSDPWorker(OrdinaryWorker):
             self.rank.all_reduce(buffer)
         for own, total, marks in zip(held, *buffer, strict=True):
             own.grad = total if marks else None
-
-    def _forget_unreached(self, model: Reaching) -> None:
-        """A parameter that no rank's samples reached has no gradient; a gradient of zeros is another thing to an optimizer."""
-        reached = [
-            bool(name not in model.missed or (own.grad is not None and own.grad.any()))
-            for name, own in self.updater.named
-        ]
-        marks = torch.tensor(reached, dtype=torch.float32, device=self.rank.device)
-        if self.traffic.empty:
-            marks.zero_()
-        self.rank.all_reduce(marks)
-        for (_, own), mark in zip(self.updater.named, marks.tolist(), strict=True):
-            if not mark:
-                own.grad = None
 
     @contextmanager
     def _held_back(self) -> Iterator[None]:
@@ -264,89 +247,6 @@ class FSDPWorker(OrdinaryWorker):
             for name, values in state["optimizer"]["state"].items()
         }
         self.updater.load({**state, "optimizer": {"state": cut, "groups": state["optimizer"]["groups"]}})
-
-
-def may_miss(job: Job) -> bool:
-    """Whether a batch may leave parameters unused: some layers run for some samples, or are skipped at random."""
-    return bool(job.unused) or job.proof.reseeds
-
-
-class Reaching(WithLoss):
-    """Makes sure that every parameter has a gradient, of zeros where the loss does not reach it, and notes which those are.
-
-    All ranks then sum the same tensors, whatever layers their samples went through.
-    """
-
-    missed: frozenset[str] = frozenset()
-
-    def forward(self, input: Any, target: Any) -> Tensor:
-        loss = super().forward(input, target)
-        reached = reached_leaves(loss)
-        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in reached]
-        self.missed = frozenset(name for name, _ in named)
-        for _, parameter in named:
-            loss = loss + parameter.reshape(-1)[:0].sum().to(loss.dtype)
-        return loss
-
-
-def reached_leaves(loss: Tensor) -> set[int]:
-    """The ids of the tensors that a backward pass from here would give a gradient."""
-    found: set[int] = set()
-    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        if hasattr(node, "variable"):
-            found.add(id(node.variable))
-        for following, _ in node.next_functions:
-            if following not in seen:
-                seen.add(following)
-                waiting.append(following)
-    return found
-
-
-class Traffic:
-    """The two collectives of sharding. On the CPU they are waited for here; on GPUs torch overlaps them itself."""
-
-    def __init__(self, rank: Rank):
-        self.rank = rank
-        self.empty = False  # this rank had no sample: its borrowed gradient is taken out
-        self.gather, self.scatter = _Gather(self), _Scatter(self)
-
-    @contextmanager
-    def booked(self, payload: Tensor) -> Iterator[None]:
-        clock = self.rank.clock
-        clock.count(payload.numel() * payload.element_size())
-        if self.rank.device.type != "cpu":
-            yield
-            return
-        meeting, began = self.rank.arrive(), monotonic_ns()
-        with clock.during("communication"):
-            yield
-            self.rank.split_wait(meeting, began)
-
-
-class _Collective:
-    def __init__(self, traffic: Traffic):
-        self.traffic = traffic
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _Gather(_Collective):
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        with self.traffic.booked(input_tensor):
-            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class _Scatter(_Collective):
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        if self.traffic.empty:
-            input_tensor.zero_()
-        with self.traffic.booked(input_tensor):
-            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 def _is_cut(tensor: Tensor) -> bool:
