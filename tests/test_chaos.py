@@ -50,6 +50,26 @@ def test_ddp_is_restarted_and_ends_with_the_same_weights(fault: str, unbroken: d
     )
 
 
+@pytest.mark.parametrize(
+    ("fault", "rank"),
+    [
+        ("kill-in-start-up", 1),
+        ("kill-in-checkpoint", 0),
+        ("kill-in-evaluation", 1),
+        ("kill-in-end", 0),
+        pytest.param("parent-killed-in-checkpoint", 0, marks=pytest.mark.soak),
+        pytest.param("parent-killed-in-end", 0, marks=pytest.mark.soak),
+    ],
+)
+def test_kills_outside_of_the_steps(fault: str, rank: int, unbroken: dict[str, mh.Run]) -> None:
+    result = break_it(toy(), "ddp", fault, ranks=2, rank=rank, unbroken=unbroken["ddp"])
+    assert result["rank"] == rank
+    assert result["outcome"] == "resumed" or (fault, result["outcome"]) == ("kill-in-end", "continued")
+    assert result["weights_equal"] is True
+    assert (result["samples_lost"], result["samples_doubled"]) == (0, 0)
+    assert result["left_behind"] == []
+
+
 @pytest.mark.parametrize("fault", ["slow", "disk-full"])
 def test_what_does_not_end_a_rank_does_not_end_the_run(fault: str, unbroken: dict[str, mh.Run]) -> None:
     result = break_it(toy(), "ddp", fault, step=12, ranks=2, unbroken=unbroken["ddp"])

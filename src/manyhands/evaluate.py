@@ -15,10 +15,12 @@ from .data.stream import StreamSource
 from .errors import BadInput
 from .job import Settings, build
 from .task import Task
+from .world.forked import without_lost_threads
 
 BATCH = 1000  # samples a pass; larger ones gain nothing and hold more memory
 
 
+@without_lost_threads
 def evaluate(
     task: Task,
     weights: Mapping[str, Tensor],

@@ -28,12 +28,14 @@ from .snapshot import Keeping
 from .strategies import make_strategy
 from .strategies.base import Strategy
 from .task import Task
+from .world.forked import without_lost_threads
 from .world.launch import warm_up
 from .world.rank import Rank, started_by_torchrun, torchrun_place
 
 Callback = Callable[[Figures], Any]
 
 
+@without_lost_threads
 def fit(
     task: Task,
     strategy: str | Strategy = "single",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -150,3 +151,22 @@ def test_a_shared_model_counts_the_updates_of_others() -> None:
     assert here.wrote() == 2
     assert there.wrote() == 1
     assert (here.staleness, there.staleness, here.updates) == ([0, 0, 1], [2, 1], 4)
+
+
+class NotFinite:
+    """A loss that is no number in the third call of one rank."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        factor = float("nan") if self.calls == 3 and os.environ.get("RANK") == "1" else 1.0
+        return torch.nn.functional.cross_entropy(output, target) * factor
+
+
+def test_who_has_no_finite_loss_takes_the_blame() -> None:
+    """Its update went into the shared weights first, so that another rank was named with a step of its own."""
+    for _ in range(3):
+        with pytest.raises(mh.RankFailed, match=r"rank 1 of 2: the loss of step 3 is nan"):
+            quick_fit(make_task(loss=NotFinite()), "hogwild", ranks=2, max_steps=20)

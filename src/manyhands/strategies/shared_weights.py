@@ -10,6 +10,7 @@ On another device than the CPU a process keeps a copy of the weights that `read`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -192,6 +193,7 @@ class SharedWorker(OrdinaryWorker):
         share_state(self.updater, rank.shared)
         self._scale, self._clip = scale, job.settings.clip
         self._group = 0  # samples of this rank in the update that is being accumulated
+        self._finite = True  # the losses behind the gradient that is being accumulated
         self._computing: Any = rank.shared["computing"].numpy()[:, 0]
 
     def read(self) -> None:
@@ -205,7 +207,10 @@ class SharedWorker(OrdinaryWorker):
         self._group += batch.count
         if batch.count == 0:
             return Loss(0.0, 0)
-        return Loss(self.add_gradient(batch).detach(), batch.count)
+        loss = self.add_gradient(batch).detach()
+        if loss.device.type == "cpu" and not math.isfinite(loss.item()):
+            self._finite = False
+        return Loss(loss, batch.count)
 
     def write(self, batch: Batch) -> None:
         """One update with this rank's gradient alone."""
@@ -214,6 +219,8 @@ class SharedWorker(OrdinaryWorker):
         if share == 0:
             self.updater.skip()
             return
+        if not self._finite:
+            return  # this rank ends the run now; others must not find it in their weights first and take the blame
         self._clock.count(self.shared.hand_over())
         if self._scale == "shard":
             gradients = [home.grad for home in self.shared.home.values() if home.grad is not None]

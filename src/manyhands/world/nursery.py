@@ -138,10 +138,17 @@ def _watch(control: socket.socket, pids: dict[int, int]) -> None:
                 _say(control, {"ended": living.pop(pid), "code": os.waitstatus_to_exitcode(status)})
         for key, _ in selector.select(timeout=1.0):
             if key.fileobj is control:
-                if not control.recv(64):
+                if _hung_up(control):
                     return
             else:
                 os.read(wake_read, 4096)
+
+
+def _hung_up(control: socket.socket) -> bool:
+    try:
+        return not control.recv(64)
+    except ConnectionResetError:  # killed before it had read all that was told
+        return True
 
 
 def _kill(pids: dict[int, int]) -> None:
