@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from .data.generators import drawn_from, generators
+from .model.memory import memory
 from .model.trace import title
 from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 SAMPLES = ((0.05, 16), (0.25, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
 BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
+LATER_CALLS = 6  # with the same batch, of a model that keeps something in its attributes
 DOUBT = 1e-3  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
 
@@ -76,7 +78,7 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
     except Exception as problem:  # the ranks will name step and phase
         return replace(known, unchecked=f"{type(problem).__name__}: {problem}".splitlines()[0])
     known = replace(known, unused=known.unused | unused_in(first))
-    known = _find_state(job, trial, whole, first, known)
+    known = _find_state(trial, whole, first, known)
     known = _find_randomness(job, trial, whole, first, known)
     if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
         return known
@@ -101,28 +103,29 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 # ---------------------------------------------------------------- what is kept between batches
 
 
-def _find_state(job: Job, trial: Trial, whole: Samples, first: Pass, known: Proof) -> Proof:
-    """Compare what the model holds, and what it answers, before and after a pass."""
-    original = {name: t.detach() for name, t in [*job.model.named_parameters(), *job.model.named_buffers()]}
-    held = trial.tensors()
-    changed = [name for name in held if not torch.equal(held[name], original[name].to(held[name].device))]
+def _find_state(trial: Trial, whole: Samples, first: Pass, known: Proof) -> Proof:
+    """Compare what the model holds before and after a call, and what it answers to the same batch again."""
+    kept = memory(trial.model, trial.input_of(whole))
+    written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
-    known = replace(known, writes=tuple(name for name in changed if name in parameters))
-    again = trial.run(whole, backward=False)
-    if not changed and same_loss(first, again):
+    known = replace(known, writes=tuple(name for name in written if name in parameters))
+    calls = LATER_CALLS if kept.attributes else 1  # a history may be read only when it is long enough
+    same = all(same_loss(first, trial.run(whole, backward=False)) for _ in range(calls))
+    if not written and same:
         return known
-    what = f'"{changed[0]}"' if changed else "an attribute of the model or of the loss"
+    what = f'"{written[0]}"' if written else "an attribute of the model or of the loss"
     return replace(known, state=f"the forward pass changes {what}, which later batches see")
 
 
-def _follows_batch(job: Job, part: Trial, whole: Samples) -> bool:
-    """Whether the state after a part of a batch differs from the state after the whole one."""
-    fresh = Trial(job)
-    fresh.run(whole)
-    after_part, after_whole = part.tensors(), fresh.tensors()
-    if any(not close(after_part[name], after_whole[name]) for name in after_whole):
-        return True
-    return not same_loss(part.run(whole, backward=False), fresh.run(whole, backward=False))
+def _follows_batch(job: Job, whole: Samples, part: Samples) -> bool:
+    """Whether what is kept of a part of a batch differs from what is kept of the whole one."""
+    after_whole, after_part = Trial(job), Trial(job)
+    for _ in range(LATER_CALLS):
+        after_whole.run(whole, backward=False)
+        after_part.run(part, backward=False)
+        if not all(map(close, after_part.tensors().values(), after_whole.tensors().values())):
+            return True
+    return not same_loss(after_part.run(whole, backward=False), after_whole.run(whole, backward=False))
 
 
 # ---------------------------------------------------------------- random numbers
@@ -175,7 +178,7 @@ def _compare_parts(
         return replace(known, divides=f"{parts[0].count} of {whole.count} samples cannot be computed alone: {reason}")
     known = replace(known, unused=known.unused.union(*map(unused_in, passes)))
     if known.state:
-        known = replace(known, follows_batch=_follows_batch(job, trials[0], whole))
+        known = replace(known, follows_batch=_follows_batch(job, whole, parts[0]))
     shares = [part.count / whole.count for part in parts]
     apart = difference(first, list(zip(shares, passes, strict=True)))
     if apart <= NOISE or not _really_apart(job, whole, parts, shares, apart):

@@ -71,11 +71,9 @@ class Trial:
         outputs: dict[str, Tensor] = {}
         with seeded(self.seed + seed), mode or nullcontext(), _outputs(self.model, outputs) if watch else nullcontext():
             before = generators()
-            input, target = (nest.each(value, self._own) for value in (samples.input, samples.target))
-            if self.augment is not None:
-                input = self.augment(input, samples.keys.to(self.place))
-                if watch:
-                    outputs["augment"] = next(nest.leaves(input)).detach().clone()
+            input, target = self.input_of(samples), nest.each(samples.target, self._own)
+            if watch and self.augment is not None:
+                outputs["augment"] = next(nest.leaves(input)).detach().clone()
             loss = self.loss_of(self.model(input), target)
             if backward and loss.requires_grad:
                 loss.backward()
@@ -85,6 +83,11 @@ class Trial:
         for _, parameter in named:
             parameter.grad = None
         return Pass(float(loss.detach()), gradients, drawn_from(before, after), outputs)
+
+    def input_of(self, samples: Samples) -> Any:
+        """What the model is called with."""
+        input = nest.each(samples.input, self._own)
+        return input if self.augment is None else self.augment(input, samples.keys.to(self.place))
 
     def _own(self, tensor: Tensor) -> Tensor:
         """A copy, because a model may write into what it is given."""

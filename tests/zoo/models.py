@@ -331,6 +331,24 @@ class Teacher(nn.Module):
         return self.student(x) + self.teacher(x)
 
 
+@case("a teacher that begins as its student", chunks=STATE)
+class Twin(Teacher):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher.load_state_dict(self.student.state_dict())
+
+
+@case("a history that is read when it is long enough", why=STATE)
+class History(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Any:
+        self.past = [*self.past, x.detach().mean(0)][-3:]
+        return super().forward(x + self.past[0] if len(self.past) == 3 else x)
+
+
 @case("spectral norm", chunks=STATE)
 class Spectral(Net):
     def __init__(self) -> None:

@@ -33,7 +33,10 @@ class Memory:
 
 def memory(model: nn.Module, example: Any) -> Memory:
     """What calling `model` leaves behind. A model that cannot be called has none: others will say why."""
-    mirror = copy.deepcopy(model)
+    try:
+        mirror = copy.deepcopy(model)
+    except Exception:
+        return Memory()
     _stir(mirror)
     start = {name: tensor.detach().clone() for name, tensor in tensors(mirror)}
     before = dict(tensors(mirror))
@@ -104,7 +107,7 @@ def _frozen(value: Any, known: set[int], depth: int) -> Any:
         return {repr(key): _frozen(item, known, depth - 1) for key, item in value.items()}
     try:
         inner = list(value) if hasattr(value, "__len__") else list(vars(value).values())
-    except TypeError:
+    except Exception:
         return None  # nothing to look into
     return [_frozen(item, known, depth - 1) for item in inner]
 

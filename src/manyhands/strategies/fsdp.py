@@ -81,6 +81,8 @@ class FSDP(Strategy):
         """What needs whole parameters: some optimizers, hooks, and a forward pass that writes them."""
         if job.manner.joins_rows or job.manner.joins_tensors:
             raise refuse(self, "updates shards of the parameters, but this optimizer looks at them together; use ddp")
+        if any(isinstance(module, torch.jit.ScriptModule) for module in job.model.modules()):
+            raise refuse(self, "wraps the modules of a model, which scripted ones do not allow; use ddp")
         for name, parameter in job.model.named_parameters():
             if hooks_on(parameter):
                 raise refuse(self, f'replaces parameters by shards, and the hook on "{name}" with them; use ddp')

@@ -43,6 +43,10 @@ def cut_model(
             f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "
             "use ddp",
         )
+    if isinstance(job.model, torch.jit.ScriptModule):
+        raise refuse(
+            strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
+        )
     samples = min(EXAMPLE, job.task.batch_size, len(job.train))
     example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
