@@ -93,7 +93,9 @@ def test_one_rank_accumulates_over_chunks() -> None:
     noisy = make_task(model=lambda: nn.Sequential(nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
     run = quick_fit(noisy, "pipeline", ranks=1, max_steps=2)
     assert run.exact is False
-    assert run.exact_reason == "dropout draws and bf16 rounds for every chunk by itself"
+    assert (
+        run.exact_reason == "random numbers (dropout and the like) are drawn in Dropout (1): every chunk draws its own"
+    )
 
 
 @pytest.mark.parametrize("options", [":balance=2+2+1", ":balance=2+2+1,chunks=7,schedule=gpipe"])
@@ -135,7 +137,9 @@ def test_dropout_and_its_reason() -> None:
     strategy = "pipeline:balance=parameters"  # by measured times the cut, and so who draws, may differ between runs
     run = quick_fit(make_task(model=dropping), strategy, ranks=2, max_steps=20)
     assert run.exact is False
-    assert run.exact_reason == "dropout draws its own numbers on every rank"
+    assert (
+        run.exact_reason == "random numbers (dropout and the like) are drawn in Dropout (1): every chunk draws its own"
+    )
     again = quick_fit(make_task(model=dropping), strategy, ranks=2, max_steps=20)
     assert again.weights_sha256 == run.weights_sha256  # seeded, so the same every time
 
