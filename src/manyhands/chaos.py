@@ -36,7 +36,6 @@ from .strategies.base import Strategy
 from .task import Task
 from .world.parcel import pack, unpack
 from .world.rank import Rank
-from .world.watch import PHASE, PHASE_NUMBERS, Board
 
 MOMENTS = ("start-up", "checkpoint", "evaluation", "end")  # outside of the steps
 FAULTS = (
@@ -72,7 +71,7 @@ class Fault:
             return
         if self.moment is not None:
             if step == 0:
-                threading.Thread(target=self._lie_in_wait, args=(rank.board,), daemon=True).start()
+                self._lie_in_wait(rank)
             return
         if step < self.step:
             return
@@ -81,15 +80,29 @@ class Fault:
         elif step == self.step:
             self._strike()
 
-    def _lie_in_wait(self, board: Board) -> None:
-        """Strike as soon as the moment has come; whoever leads evaluates, and a checkpoint is a folder of its own."""
-        who = 0 if self.moment == "evaluation" else self.rank
-        while not (
-            any(Path(self.folder).glob(".step-*.part"))
-            if self.moment == "checkpoint"
-            else board.row(who)[PHASE] == PHASE_NUMBERS[self.moment or ""]
-        ):
+    def _lie_in_wait(self, rank: Rank) -> None:
+        """Strike when the rank says that the moment has come; a checkpoint is written while it trains on."""
+        if self.moment == "start-up":
+            self._kill()
+        elif self.moment == "checkpoint":
+            threading.Thread(target=self._kill_once_written_to, args=(Path(self.folder),), daemon=True).start()
+        else:
+            moments = ("evaluation", "wait") if self.moment == "evaluation" else (self.moment,)  # others wait meanwhile
+            say = rank.say
+
+            def say_and_die(state: str) -> None:
+                say(state)
+                if state in moments:
+                    self._kill()
+
+            rank.say = say_and_die  # type: ignore[method-assign]
+
+    def _kill_once_written_to(self, folder: Path) -> None:
+        while not any(folder.glob(".step-*.part")):
             time.sleep(1e-4)
+        self._kill()
+
+    def _kill(self) -> None:
         os.kill(self.caller if self.kind.startswith("parent-killed") else os.getpid(), signal.SIGKILL)
 
     def _strike(self) -> None:
