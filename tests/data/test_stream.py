@@ -115,7 +115,7 @@ def test_a_schedule_without_a_length_spans_max_steps() -> None:
         spans.append(updates)
         raise ValueError(updates)
 
-    with pytest.raises(mh.RankFailed, match="ValueError: 4"):
+    with pytest.raises(mh.BadInput, match=r"task\.schedule failed for 4 updates: ValueError: 4"):
         quick_fit(stream_task(Lines(), schedule=schedule), max_steps=7, accumulate=2)
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from .memory import anonymous_file
 
 TIMEOUT = timedelta(seconds=60)
+_kept: list[dist.Store] = []  # till the process ends: torch's store writes when it goes, and aborts where it may not (ulimit -f)
 
 
 def prepare() -> tuple[int, int | None]:
@@ -34,6 +35,7 @@ def meet(fd: int, port: int | None, index: int, processes: int) -> dist.Store:
     if port is None:
         store = dist.FileStore(f"/proc/self/fd/{fd}", processes)
         store.set_timeout(TIMEOUT)
+        _kept.append(store)
         return store
     return dist.TCPStore(
         "127.0.0.1",
