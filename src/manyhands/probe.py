@@ -25,6 +25,7 @@ from .errors import BadInput
 from .job import Job, trained_parameters
 from .model.layout import channels_last_pays, lay_channels_last
 from .proof import Proof, Take, prove
+from .telling import with_rare_values
 from .trial import Samples
 
 
@@ -74,10 +75,12 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
 
 
 def _read(job: Job, count: int) -> tuple[int, Take]:
-    """The first samples of the training's order, and the way to take some of them as a rank would get those."""
+    """The first samples of the training's order with some that tell more, and the way to take some as a rank gets them."""
     count = min(count, len(job.train))
     stream = isinstance(job.train, StreamSource)
     indices = torch.arange(count) if stream else permutation(len(job.train), job.task.seed, 0)[:count]
+    if isinstance(job.train, TensorSource):
+        indices = with_rare_values([job.train.input, job.train.target], indices)
     keys = sample_keys(job.order.seed, 0, indices)
     samples: list[Any] = []
     with seeded(job.task.seed):

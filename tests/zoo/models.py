@@ -578,3 +578,27 @@ ZOO["a list of targets, one per sample"] = Case(
     loss=lambda o, t: torch.stack([F.cross_entropy(a[None], b["label"]) for a, b in zip(o, t, strict=True)]).mean(),
     extra={"collate": boxes},
 )
+
+# ---------------------------------------------------------------- what the first batch does not show
+
+ORDINARY = LABELS.clamp(max=CLASSES - 2)
+RARE = torch.where(torch.arange(SAMPLES) % 9 == 4, CLASSES - 1, ORDINARY)
+ZOO["a target that is ignored, now and then"] = Case(
+    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=CLASSES - 1, label_smoothing=0.1)
+)
+ZOO["a rare class with a weight of its own"] = Case(
+    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1, 1, 1, 9]))
+)
+
+
+@case("hidden state with a row for each sample of a batch", why=STATE, train=(draw(SAMPLES, 6, WIDTH), LABELS))
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.GRU(WIDTH, 8, batch_first=True), nn.Linear(8, CLASSES)
+        self.hidden: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Any:
+        out, hidden = self.mix(x, self.hidden)
+        self.hidden = hidden.detach()
+        return self.out(out[:, -1])
