@@ -12,7 +12,7 @@ from time import process_time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .data import nest
 from .data.batches import TensorSource
@@ -52,7 +52,9 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         try:
             if augment is not None:
                 input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+            named = dict(model.named_parameters())
             output = model(input)
+            _check_same_parameters(named, dict(model.named_parameters()))
             _check_class_targets(job, output, target)
             loss = loss_of(output, target)
             _check_loss(loss)
@@ -106,6 +108,16 @@ def _choose_layout(job: Job, input: Any, target: Any) -> None:
     if channels_last_pays(model, lambda model: loss_of(model(input), target)):
         job.model = lay_channels_last(job.model)
         job.channels_last = True
+
+
+def _check_same_parameters(before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
+    """The optimizer would not know the new ones, and every rank would draw its own."""
+    new = next((name for name, parameter in after.items() if before.get(name) is not parameter), None)
+    if new is not None:
+        raise BadInput(
+            f'the forward pass makes the parameter "{new}", which would not be trained; make it in __init__, '
+            "or run the model once over a sample before it is trained"
+        )
 
 
 def _check_loss(loss: Any) -> None:

@@ -602,3 +602,31 @@ class Stateful(nn.Module):
         out, hidden = self.mix(x, self.hidden)
         self.hidden = hidden.detach()
         return self.out(out[:, -1])
+
+
+@case("a constant made in the forward pass")
+class Constant(Net):
+    def forward(self, x: Tensor) -> Any:
+        return self.b(torch.tanh(self.a(x)) * torch.tensor(2.0))
+
+
+@case("computed in 16 bits inside", why="bfloat16")
+class Coarse(Net):
+    def forward(self, x: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+ZOO["parameters of 16 bits"] = Case(
+    lambda: Net().bfloat16(), why="bfloat16", train=(VECTORS.bfloat16(), LABELS),
+    loss=lambda o, t: F.cross_entropy(o.float(), t),
+)  # fmt: skip
+
+
+@case("a hook where a gradient is wanted")
+class Hooked(Net):
+    def forward(self, x: Tensor) -> Any:
+        h = self.a(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient * 0.3)
+        return self.b(torch.tanh(h))

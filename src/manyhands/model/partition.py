@@ -65,7 +65,10 @@ def cut(
         if fewer is None:
             fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
         program, other = _faithful(mirror, example, fewer, strategy, stages)
-        layers = measure(program, copy.deepcopy(mirror), example)
+        try:
+            layers = measure(program, copy.deepcopy(mirror), example)
+        except Exception as problem:  # a branch on whether a gradient is wanted, say, which the trace did not see
+            raise Refused(f"{strategy} cannot cut {type(model).__name__}: {problem}, or use ddp") from problem
     seams = _seams(program, model)
     if stages > (most := len(seams) + 1):
         raise Refused(
