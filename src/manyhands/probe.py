@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from time import process_time
 from typing import Any
@@ -27,6 +28,8 @@ from .model.layout import channels_last_pays, lay_channels_last
 from .proof import Proof, Take, prove
 from .telling import with_rare_values
 from .trial import Samples
+
+READ_AHEAD, READING_SECONDS = 8, 0.02  # times the samples that are tried; a dataset that decodes images reads no more
 
 
 def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:
@@ -82,7 +85,9 @@ def _read(job: Job, count: int) -> tuple[int, Take]:
     stream = isinstance(job.train, StreamSource)
     indices = torch.arange(count) if stream else permutation(len(job.train), job.task.seed, 0)[:count]
     if isinstance(job.train, TensorSource):
-        indices = with_rare_values([job.train.input, job.train.target], indices)
+        indices = with_rare_values([job.train.input, job.train.target], indices, len(job.train))
+    elif isinstance(job.train, DatasetSource):
+        indices = _rare_in_dataset(job, job.train, count)
     keys = sample_keys(job.order.seed, 0, indices)
     samples: list[Any] = []
     with seeded(job.task.seed):
@@ -100,6 +105,20 @@ def _read(job: Job, count: int) -> tuple[int, Take]:
         return Samples(*pair, keys[chosen], len(places))
 
     return len(samples) or count, take
+
+
+def _rare_in_dataset(job: Job, train: DatasetSource, count: int) -> Tensor:
+    """The same choice from as many samples as can be read in no time."""
+    order = permutation(len(train), job.task.seed, 0)[: READ_AHEAD * count]
+    keys = sample_keys(job.order.seed, 0, order)
+    began, ahead = process_time(), []
+    with seeded(job.task.seed), suppress(Exception):  # what cannot be read is refused, or named by the ranks
+        for start in range(0, len(order), count):
+            ahead += train.samples(order[start : start + count], keys[start : start + count])
+            if process_time() - began > READING_SECONDS:
+                break
+        return order[with_rare_values(nest.pair(train.collate(ahead)), torch.arange(count), len(ahead))]
+    return order[:count]
 
 
 def _choose_layout(job: Job, input: Any, target: Any) -> None:

@@ -16,11 +16,12 @@ from .data import nest
 NUMBERS = 1_000_000  # of each tensor are looked at: some milliseconds
 
 
-def with_rare_values(data: Any, indices: Tensor) -> Tensor:
+def with_rare_values(data: Any, indices: Tensor, samples: int) -> Tensor:
     """The indices, up to half of them exchanged for samples with values that the others lack, the rarest first."""
     telling: list[int] = []
     for column in nest.leaves(data):
-        if column.dim() and not column.is_floating_point() and not column.is_complex() and column.numel():
+        whole_numbers = not column.is_floating_point() and not column.is_complex() and column.layout == torch.strided
+        if whole_numbers and column.numel() and column.dim() and len(column) == samples:
             head = column[: max(NUMBERS // max(column[0].numel(), 1), 1)].flatten(1 if column.dim() > 1 else 0).cpu()
             telling += _places_of_extremes(head) if head.dim() > 1 else _places_of_missing(head, column[indices].cpu())
     known = set(indices.tolist())

@@ -586,6 +586,10 @@ RARE = torch.where(torch.arange(SAMPLES) % 9 == 4, CLASSES - 1, ORDINARY)
 ZOO["a target that is ignored, now and then"] = Case(
     Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=CLASSES - 1, label_smoothing=0.1)
 )
+ZOO["a target of a dataset that is ignored, now and then"] = Case(
+    Net, why=MEAN, train=torch.utils.data.TensorDataset(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=4),
+    extra={"collate": torch.utils.data.default_collate},
+)  # fmt: skip
 ZOO["a rare class with a weight of its own"] = Case(
     Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1, 1, 1, 9]))
 )
