@@ -634,3 +634,11 @@ class Hooked(Net):
         if h.requires_grad:
             h.register_hook(lambda gradient: gradient * 0.3)
         return self.b(torch.tanh(h))
+
+
+@case("the older weight norm")
+class OldWeightNorm(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings(action="ignore"):
+            self.a = nn.utils.weight_norm(self.a)
