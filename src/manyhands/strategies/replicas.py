@@ -12,7 +12,6 @@ gathering. They work in any loop, with any number of replicas on any devices (`t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..data import nest, splitting
 from ..data.order import Shard
 from ..data.splitting import Rule
 from ..errors import BadInput
+from ..world.parcel import by_value_copy
 from .ranks import default_ranks
 from .threads import Threads, saved_bytes
 from .travel import Gather, Meter, Replicate, Unmetered, scatter
@@ -123,7 +123,7 @@ class Replicas:
         self.module, self.devices = module, list(devices)
         self.meter: Meter = meter or Unmetered()
         self.threads = Threads(self.devices)
-        self.copies = [copy.deepcopy(module) if isinstance(module, nn.Module) else module for _ in self.devices]
+        self.copies = [by_value_copy(module) if isinstance(module, nn.Module) else module for _ in self.devices]
         self.saved_bytes = [0] * len(self.devices)  # activations each replica kept for backward, in its first run
         self._slots = _slots(module, self.copies) if isinstance(module, nn.Module) else []
 
