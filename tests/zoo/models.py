@@ -642,3 +642,15 @@ class OldWeightNorm(Net):
         super().__init__()
         with warnings.catch_warnings(action="ignore"):
             self.a = nn.utils.weight_norm(self.a)
+
+
+@case("an average that could be trained, written by the forward pass", chunks=STATE)
+class Averaging(Teacher):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher.requires_grad_(True)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            self.teacher.weight.lerp_(self.student.weight, 0.1)
+        return self.student(x)

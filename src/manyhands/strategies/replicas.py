@@ -12,6 +12,7 @@ gathering. They work in any loop, with any number of replicas on any devices (`t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,6 +117,13 @@ class DataParallelCriterion(nn.Module):
         return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError:  # weights computed from parameters and kept as attributes: the older weight_norm, prune
+        return by_value_copy(module)  # type: ignore[no-any-return]
+
+
 class Replicas:
     """Copies of a module (or a plain function), one a device, and the threads that run them."""
 
@@ -123,7 +131,7 @@ class Replicas:
         self.module, self.devices = module, list(devices)
         self.meter: Meter = meter or Unmetered()
         self.threads = Threads(self.devices)
-        self.copies = [by_value_copy(module) if isinstance(module, nn.Module) else module for _ in self.devices]
+        self.copies = [_copied(module) if isinstance(module, nn.Module) else module for _ in self.devices]
         self.saved_bytes = [0] * len(self.devices)  # activations each replica kept for backward, in its first run
         self._slots = _slots(module, self.copies) if isinstance(module, nn.Module) else []
 
