@@ -14,6 +14,26 @@ from tests.conftest import make_task, quick_fit
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 
 
+class BuiltLate(nn.Module):
+    """Its first layer is made when the width of the input is known, long after the optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.late = nn.Linear(8, 3), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.late = self.late or nn.Linear(x.shape[1], 8)
+        return self.out(self.late(x))
+
+
+class SparseBuffer(nn.Linear):
+    """A graph's adjacency as a sparse buffer, which neither memory that ranks share nor an evaluation can hold."""
+
+    def __init__(self) -> None:
+        super().__init__(20, 3)
+        self.register_buffer("links", torch.eye(3).to_sparse())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -61,6 +81,8 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
         ),
         ({"loss": lambda output, target: 1.0}, r"task\.loss must return a tensor"),
         ({"model": lambda: nn.ReLU()}, r"no parameters to train"),
+        ({"model": BuiltLate}, r'makes the parameter "late.weight", which would not be trained; make it in __init__'),
+        ({"model": SparseBuffer}, r'"links" is a sparse tensor, which ranks cannot share; register it dense'),
         ({"model": lambda: nn.LazyLinear(3)}, r'"weight" has no shape yet \(a lazy layer\); run the model once'),
         ({"model": lambda: 3}, r"task\.model made a int, not a torch\.nn\.Module"),
         (

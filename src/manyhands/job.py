@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -126,9 +127,21 @@ def build(task: Task, settings: Settings) -> Job:
         test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
     job = Job(task, model.train(), train, test, order, settings)
+    _check_layouts(model)
     check_optimizer(task, trained_parameters(model), job.total_updates)
     job.manner = manner(task, trained_parameters(model))
     return job
+
+
+def _check_layouts(model: nn.Module) -> None:
+    """What cannot be laid into shared memory and files is refused before a rank trips over it."""
+    held = chain(model.named_parameters(), model.named_buffers())
+    sparse = next((name for name, tensor in held if tensor.layout != torch.strided), None)
+    if sparse is not None:
+        raise BadInput(
+            f'the model\'s "{sparse}" is a sparse tensor, which ranks cannot share; register it dense and call '
+            "to_sparse() in the forward pass"
+        )
 
 
 def check_length(job: Job) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from time import process_time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .data import nest
 from .data.batches import TensorSource
@@ -25,7 +26,10 @@ from .errors import BadInput
 from .job import Job, trained_parameters
 from .model.layout import channels_last_pays, lay_channels_last
 from .proof import Proof, Take, prove
+from .telling import with_rare_values
 from .trial import Samples
+
+READ_AHEAD, READING_SECONDS = 8, 0.02  # times the samples that are tried; a dataset that decodes images reads no more
 
 
 def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:
@@ -51,7 +55,9 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         try:
             if augment is not None:
                 input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
+            named = dict(model.named_parameters())
             output = model(input)
+            _check_same_parameters(named, dict(model.named_parameters()))
             _check_class_targets(job, output, target)
             loss = loss_of(output, target)
             _check_loss(loss)
@@ -74,10 +80,14 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
 
 
 def _read(job: Job, count: int) -> tuple[int, Take]:
-    """The first samples of the training's order, and the way to take some of them as a rank would get those."""
+    """The first samples of the training's order with some that tell more, and the way to take some as a rank gets them."""
     count = min(count, len(job.train))
     stream = isinstance(job.train, StreamSource)
     indices = torch.arange(count) if stream else permutation(len(job.train), job.task.seed, 0)[:count]
+    if isinstance(job.train, TensorSource):
+        indices = with_rare_values([job.train.input, job.train.target], indices, len(job.train))
+    elif isinstance(job.train, DatasetSource):
+        indices = _rare_in_dataset(job, job.train, count)
     keys = sample_keys(job.order.seed, 0, indices)
     samples: list[Any] = []
     with seeded(job.task.seed):
@@ -97,12 +107,36 @@ def _read(job: Job, count: int) -> tuple[int, Take]:
     return len(samples) or count, take
 
 
+def _rare_in_dataset(job: Job, train: DatasetSource, count: int) -> Tensor:
+    """The same choice from as many samples as can be read in no time."""
+    order = permutation(len(train), job.task.seed, 0)[: READ_AHEAD * count]
+    keys = sample_keys(job.order.seed, 0, order)
+    began, ahead = process_time(), []
+    with seeded(job.task.seed), suppress(Exception):  # what cannot be read is refused, or named by the ranks
+        for start in range(0, len(order), count):
+            ahead += train.samples(order[start : start + count], keys[start : start + count])
+            if process_time() - began > READING_SECONDS:
+                break
+        return order[with_rare_values(nest.pair(train.collate(ahead)), torch.arange(count), len(ahead))]
+    return order[:count]
+
+
 def _choose_layout(job: Job, input: Any, target: Any) -> None:
     """Lay the model's images out with channels last, where its layers are faster so on CPU."""
     model, loss_of, _ = job.copies()
     if channels_last_pays(model, lambda model: loss_of(model(input), target)):
         job.model = lay_channels_last(job.model)
         job.channels_last = True
+
+
+def _check_same_parameters(before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
+    """The optimizer would not know the new ones, and every rank would draw its own."""
+    new = next((name for name, parameter in after.items() if before.get(name) is not parameter), None)
+    if new is not None:
+        raise BadInput(
+            f'the forward pass makes the parameter "{new}", which would not be trained; make it in __init__, '
+            "or run the model once over a sample before it is trained"
+        )
 
 
 def _check_loss(loss: Any) -> None:

@@ -39,6 +39,7 @@ BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on w
 LATER_CALLS = 6  # with the same batch, of a model that keeps something in its attributes
 DOUBT = 1e-3  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
+COARSE_NOISE = 0.05  # differences that 16 bits explain
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Proof:
     divides: str | None = None  # why a part of a batch cannot be computed at all
     writes: tuple[str, ...] = ()  # parameters that the forward pass writes
     unused: frozenset[str] = frozenset()  # trained parameters that some of the passes did not reach
+    coarse: str | None = None  # the 16-bit type that the forward pass computes in
     reseeds: bool = False  # Python's or numpy's generator is drawn from: it must be seeded for each step
     unchecked: str | None = None  # why there is no proof
 
@@ -77,7 +79,7 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
         first = trial.run(whole, mode=asked)
     except Exception as problem:  # the ranks will name step and phase
         return replace(known, unchecked=f"{type(problem).__name__}: {problem}".splitlines()[0])
-    known = replace(known, unused=known.unused | unused_in(first))
+    known = replace(known, unused=known.unused | unused_in(first), coarse=asked.coarse)
     known = _find_state(trial, whole, first, known)
     known = _find_randomness(job, trial, whole, first, known)
     if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
@@ -120,12 +122,15 @@ def _find_state(trial: Trial, whole: Samples, first: Pass, known: Proof) -> Proo
 def _follows_batch(job: Job, whole: Samples, part: Samples) -> bool:
     """Whether what is kept of a part of a batch differs from what is kept of the whole one."""
     after_whole, after_part = Trial(job), Trial(job)
-    for _ in range(LATER_CALLS):
-        after_whole.run(whole, backward=False)
-        after_part.run(part, backward=False)
-        if not all(map(close, after_part.tensors().values(), after_whole.tensors().values())):
-            return True
-    return not same_loss(after_part.run(whole, backward=False), after_whole.run(whole, backward=False))
+    try:
+        for _ in range(LATER_CALLS):
+            after_whole.run(whole, backward=False)
+            after_part.run(part, backward=False)
+            if not all(map(close, after_part.tensors().values(), after_whole.tensors().values())):
+                return True
+        return not same_loss(after_part.run(whole, backward=False), after_whole.run(whole, backward=False))
+    except Exception:  # a state with a row for each sample does not fit another number of samples
+        return True
 
 
 # ---------------------------------------------------------------- random numbers
@@ -181,7 +186,7 @@ def _compare_parts(
         known = replace(known, follows_batch=_follows_batch(job, whole, parts[0]))
     shares = [part.count / whole.count for part in parts]
     apart = difference(first, list(zip(shares, passes, strict=True)))
-    if apart <= NOISE or not _really_apart(job, whole, parts, shares, apart):
+    if apart <= _noise(known) or not _really_apart(job, whole, parts, shares, apart):
         return known
     return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
 
@@ -198,11 +203,15 @@ def _compare_more(job: Job, trial: Trial, total: int, take: Take, known: Proof) 
             continue  # parts that small are not what ranks get
         shares = [part.count / whole.count for part in parts]
         apart = difference(replace(first, gradients={}), list(zip(shares, passes, strict=True)))
-        if apart > NOISE and _really_apart(job, whole, parts, shares, apart):
+        if apart > _noise(known) and _really_apart(job, whole, parts, shares, apart):
             return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
         if process_time() - began > BRANCH_SECONDS:
             break
     return known
+
+
+def _noise(known: Proof) -> float:
+    return COARSE_NOISE if known.coarse else NOISE
 
 
 def _really_apart(job: Job, whole: Samples, parts: Sequence[Samples], shares: list[float], apart: float) -> bool:

@@ -127,17 +127,22 @@ class Forced(TorchFunctionMode):
 
 
 class Asked(TorchFunctionMode):
-    """Notes whether the forward pass asks for the contents of a tensor, which it can then branch on."""
+    """Notes whether the forward pass asks for the contents of a tensor, which it can then branch on, and whether
+    something is computed in 16 bits, where the rounding of parts alone is seen in the weights."""
 
     QUESTIONS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "nonzero", "unique"})
 
     def __init__(self) -> None:
         super().__init__()
         self.contents = False
+        self.coarse: str | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.contents = self.contents or getattr(function, "__name__", "") in self.QUESTIONS
-        return function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.dtype in (torch.float16, torch.bfloat16):
+            self.coarse = str(result.dtype).removeprefix("torch.")
+        return result
 
 
 def difference(one: Pass, others: list[tuple[float, Pass]]) -> float:

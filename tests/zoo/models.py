@@ -578,3 +578,79 @@ ZOO["a list of targets, one per sample"] = Case(
     loss=lambda o, t: torch.stack([F.cross_entropy(a[None], b["label"]) for a, b in zip(o, t, strict=True)]).mean(),
     extra={"collate": boxes},
 )
+
+# ---------------------------------------------------------------- what the first batch does not show
+
+ORDINARY = LABELS.clamp(max=CLASSES - 2)
+RARE = torch.where(torch.arange(SAMPLES) % 9 == 4, CLASSES - 1, ORDINARY)
+ZOO["a target that is ignored, now and then"] = Case(
+    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=CLASSES - 1, label_smoothing=0.1)
+)
+ZOO["a target of a dataset that is ignored, now and then"] = Case(
+    Net, why=MEAN, train=torch.utils.data.TensorDataset(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=4),
+    extra={"collate": torch.utils.data.default_collate},
+)  # fmt: skip
+ZOO["a rare class with a weight of its own"] = Case(
+    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1, 1, 1, 9]))
+)
+
+
+@case("hidden state with a row for each sample of a batch", why=STATE, train=(draw(SAMPLES, 6, WIDTH), LABELS))
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.GRU(WIDTH, 8, batch_first=True), nn.Linear(8, CLASSES)
+        self.hidden: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Any:
+        out, hidden = self.mix(x, self.hidden)
+        self.hidden = hidden.detach()
+        return self.out(out[:, -1])
+
+
+@case("a constant made in the forward pass")
+class Constant(Net):
+    def forward(self, x: Tensor) -> Any:
+        return self.b(torch.tanh(self.a(x)) * torch.tensor(2.0))
+
+
+@case("computed in 16 bits inside", why="bfloat16")
+class Coarse(Net):
+    def forward(self, x: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+ZOO["parameters of 16 bits"] = Case(
+    lambda: Net().bfloat16(), why="bfloat16", train=(VECTORS.bfloat16(), LABELS),
+    loss=lambda o, t: F.cross_entropy(o.float(), t),
+)  # fmt: skip
+
+
+@case("a hook where a gradient is wanted")
+class Hooked(Net):
+    def forward(self, x: Tensor) -> Any:
+        h = self.a(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient * 0.3)
+        return self.b(torch.tanh(h))
+
+
+@case("the older weight norm")
+class OldWeightNorm(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings(action="ignore"):
+            self.a = nn.utils.weight_norm(self.a)
+
+
+@case("an average that could be trained, written by the forward pass", chunks=STATE)
+class Averaging(Teacher):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher.requires_grad_(True)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            self.teacher.weight.lerp_(self.student.weight, 0.1)
+        return self.student(x)

@@ -61,6 +61,11 @@ def cut(
         raise BadInput(f"a model is cut into at least 1 stage (found {stages})")
     if isinstance(balance, str) and balance not in BALANCES:
         raise BadInput(f'no balance named "{balance}"{did_you_mean(balance, BALANCES)}')
+    if computed := _computed(model):
+        raise Refused(
+            f'{strategy} cannot cut {type(model).__name__}: "{computed}" is computed from parameters and kept as an '
+            "attribute (the older weight_norm, prune); use torch.nn.utils.parametrizations, or use ddp"
+        )
     with untouched(model) as mirror:
         if fewer is None:
             fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
@@ -236,6 +241,15 @@ def _faithful(
     ) from first
 
 
+def _computed(model: nn.Module) -> str | None:
+    """An attribute with a graph behind it, which cannot be copied."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                return f"{path}.{name}" if path else name
+    return None
+
+
 def _packed(value: Any) -> bool:
     """Whether a nest holds a packed sequence, whose tensors must stay together."""
     return isinstance(value, PackedSequence) or any(map(_packed, nest.children(value) or ()))
@@ -283,7 +297,11 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> No
     def composed(input: Any) -> Any:
         return whole.assemble(stage(*whole.flatten(input)))
 
-    expected, found = _behaviour(mirror, parameters, example), _behaviour(composed, same_parameters, example)
+    expected = _behaviour(mirror, parameters, example)
+    try:
+        found = _behaviour(composed, same_parameters, example)
+    except Exception as problem:  # it branches on whether a gradient is wanted, say, which the trace did not see
+        raise CannotTrace(name, f"its steps cannot be run: {str(problem).partition(';')[0]}") from problem
     if not _close(expected, found):
         raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
     try:

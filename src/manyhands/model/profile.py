@@ -72,6 +72,10 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
     disturbed layer would move the cut.
     """
     last = program.readers
+    for name, constant in program.constants.items():  # the trace found them in a copy of its own
+        owner, _, own = name.rpartition(".")
+        if not hasattr(model.get_submodule(owner), own):
+            setattr(model.get_submodule(owner), own, constant)
     saved: list[int] = []
     times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
     layers: list[Layer] = []

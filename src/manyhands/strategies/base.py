@@ -180,6 +180,8 @@ class Strategy(ABC):
             return f"{found.state}: every {parts} has its own"
         if job.settings.precision != "fp32":
             return "bf16 rounds every part of a batch by itself"
+        if self.shards_batch and found.coarse:
+            return f"the forward pass computes in {found.coarse}, which rounds every part of a batch by itself"
         return None
 
 

@@ -81,6 +81,10 @@ class Locked(Strategy):
         return self.mode == "free" and self.partition == "batch"
 
     def check(self, job: Job) -> None:
+        if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
+            raise refuse(
+                self, f'takes trained weights from one place and drops what a pass writes into "{written}"; use ddp'
+            )
         if job.settings.sync_batchnorm and self.mode != "turns":
             raise refuse(self, f"ranks do not meet in mode={self.mode}, so sync_batchnorm cannot work; use mode=turns")
         if spread_over_devices(job.model):

@@ -97,6 +97,10 @@ class ParameterServer(Strategy):
         return self.mode != "sync" and self.over != "network"
 
     def check(self, job: Job) -> None:
+        if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
+            raise refuse(
+                self, f'takes trained weights from one place and drops what a pass writes into "{written}"; use ddp'
+            )
         if job.settings.sync_batchnorm:
             raise refuse(
                 self,

@@ -23,6 +23,7 @@ from ..data import nest, splitting
 from ..data.order import Shard
 from ..data.splitting import Rule
 from ..errors import BadInput
+from ..world.parcel import by_value_copy
 from .ranks import default_ranks
 from .threads import Threads, saved_bytes
 from .travel import Gather, Meter, Replicate, Unmetered, scatter
@@ -116,6 +117,13 @@ class DataParallelCriterion(nn.Module):
         return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError:  # weights computed from parameters and kept as attributes: the older weight_norm, prune
+        return by_value_copy(module)  # type: ignore[no-any-return]
+
+
 class Replicas:
     """Copies of a module (or a plain function), one a device, and the threads that run them."""
 
@@ -123,7 +131,7 @@ class Replicas:
         self.module, self.devices = module, list(devices)
         self.meter: Meter = meter or Unmetered()
         self.threads = Threads(self.devices)
-        self.copies = [copy.deepcopy(module) if isinstance(module, nn.Module) else module for _ in self.devices]
+        self.copies = [_copied(module) if isinstance(module, nn.Module) else module for _ in self.devices]
         self.saved_bytes = [0] * len(self.devices)  # activations each replica kept for backward, in its first run
         self._slots = _slots(module, self.copies) if isinstance(module, nn.Module) else []
 
