@@ -17,7 +17,9 @@ import torch.distributed as dist
 from .memory import anonymous_file
 
 TIMEOUT = timedelta(seconds=60)
-_kept: list[dist.Store] = []  # till the process ends: torch's store writes when it goes, and aborts where it may not (ulimit -f)
+_kept: list[
+    dist.Store
+] = []  # till the process ends: torch's store writes when it goes, and aborts where it may not (ulimit -f)
 
 
 def prepare() -> tuple[int, int | None]:
