@@ -654,3 +654,15 @@ class Averaging(Teacher):
         with torch.no_grad():
             self.teacher.weight.lerp_(self.student.weight, 0.1)
         return self.student(x)
+
+
+@case("an input that is written")
+class Writing(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.mul_(0.5))
+
+
+@case("sparse inputs", train=(VECTORS.relu().to_sparse(), LABELS))
+class SparseInput(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.to_dense() if x.is_sparse else x)

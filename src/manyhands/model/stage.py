@@ -140,6 +140,11 @@ class Cut:
         alive = [range(program.first), *(program.alive(bound) for bound in self.bounds[1:])]
         return [tuple(Wire(value, program.forms[value]) for value in values) for values in alive]
 
+    @property
+    def writes_input(self) -> bool:
+        """Whether a step writes into what the model is given."""
+        return any(value < self.program.first for value, _ in self.program.mutations)
+
     def flatten(self, input: Any) -> tuple[Tensor, ...]:
         """The model's input as the tensors the first stage takes."""
         found = tuple(nest.leaves(input))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..data import nest
 from ..data.generators import seeded
 from ..data.splitting import Rule, Unsplittable, learn
 from ..job import Job
@@ -48,6 +49,8 @@ def batch_rules(strategy: Strategy, job: Job) -> BatchRules:
     samples = more.samples, fewer.samples
     found = []
     for name, one, other in (("inputs", more.input, fewer.input), ("targets", more.target, fewer.target)):
+        if any(tensor.layout != torch.strided for tensor in nest.leaves(one)):
+            raise refuse(strategy, f"splits batches, which sparse tensors do not allow (found in the {name}); use ddp")
         try:
             found.append(learn(one, other, samples))
         except Unsplittable as problem:

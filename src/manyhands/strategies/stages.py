@@ -152,7 +152,9 @@ class StagesWorker:
 
     def _arriving(self, number: int, chunk: int, inputs: list[Any]) -> tuple[tuple[Tensor, ...], Owed | None]:
         if number == 0:
-            return self.pieces.flatten(inputs[chunk]), None
+            arrived = self.pieces.flatten(inputs[chunk])
+            # chunks are views of one batch: what one writes would count as written for the others
+            return (tuple(tensor.clone() for tensor in arrived) if self.pieces.writes_input else arrived), None
         return accept(self._peer(number - 1), self.links, self._tags(number, chunk))
 
     def _peer(self, number: int) -> int:
