@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from time import process_time
+from time import monotonic, process_time
 from typing import Any
 
 import torch
@@ -111,11 +111,11 @@ def _rare_in_dataset(job: Job, train: DatasetSource, count: int) -> Tensor:
     """The same choice from as many samples as can be read in no time."""
     order = permutation(len(train), job.task.seed, 0)[: READ_AHEAD * count]
     keys = sample_keys(job.order.seed, 0, order)
-    began, ahead = process_time(), []
+    began, ahead = monotonic(), []  # not the processor's time: a dataset may wait for a disk
     with seeded(job.task.seed), suppress(Exception):  # what cannot be read is refused, or named by the ranks
         for start in range(0, len(order), count):
             ahead += train.samples(order[start : start + count], keys[start : start + count])
-            if process_time() - began > READING_SECONDS:
+            if monotonic() - began > READING_SECONDS:
                 break
         return order[with_rare_values(nest.pair(train.collate(ahead)), torch.arange(count), len(ahead))]
     return order[:count]
