@@ -127,7 +127,8 @@ def observed(look: Callable[[psutil.Process], None]) -> Iterator[None]:
         while not over.is_set():
             for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
                 with contextlib.suppress(psutil.Error, OSError):
-                    look(process)
+                    if "chrom" not in process.name():  # a browser that looked at a page may still be closing
+                        look(process)
             time.sleep(0.01)
 
     watcher = threading.Thread(target=observe)

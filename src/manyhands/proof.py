@@ -34,10 +34,10 @@ from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference
 if TYPE_CHECKING:
     from .job import Job
 
-SAMPLES = ((0.05, 16), (0.25, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
+SAMPLES = ((0.02, 16), (0.1, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
 BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
 LATER_CALLS = 6  # with the same batch, of a model that keeps something in its attributes
-DOUBT = 1e-3  # differences that nothing but a difference explains
+DOUBT = 2e-4  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
 COARSE_NOISE = 0.05  # differences that 16 bits explain
 
@@ -80,7 +80,7 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
     except Exception as problem:  # the ranks will name step and phase
         return replace(known, unchecked=f"{type(problem).__name__}: {problem}".splitlines()[0])
     known = replace(known, unused=known.unused | unused_in(first), coarse=asked.coarse)
-    known = _find_state(trial, whole, first, known)
+    known = _find_state(trial, whole, take([0, min(1, total - 1)]), first, known)
     known = _find_randomness(job, trial, whole, first, known)
     if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
         return known
@@ -105,9 +105,9 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 # ---------------------------------------------------------------- what is kept between batches
 
 
-def _find_state(trial: Trial, whole: Samples, first: Pass, known: Proof) -> Proof:
+def _find_state(trial: Trial, whole: Samples, few: Samples, first: Pass, known: Proof) -> Proof:
     """Compare what the model holds before and after a call, and what it answers to the same batch again."""
-    kept = memory(trial.model, trial.input_of(whole))
+    kept = memory(trial.model, trial.input_of(few))
     written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in written if name in parameters))
