@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from manyhands.model.layout import channels_last_pays, lay_channels_last
 from manyhands.tasks.models import mobilenetv2
-from manyhands.world.rank_process import keep_freed_memory
+from manyhands.world.launch.rank_process import keep_freed_memory
 
 LAST = torch.channels_last
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {

@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader, Dataset
 from manyhands.data import augment, files
 from manyhands.data.batches import Batches, TensorSource
 from manyhands.data.order import Order, Shard
-from manyhands.world.rank_process import keep_freed_memory
+from manyhands.world.launch.rank_process import keep_freed_memory
 
 DEGREES, TRANSLATE, SCALE, SHEAR = 10.0, 0.1, (0.9, 1.1), 10.0
 WARM_UP = 12  # batches before the clock starts, more than the loaders prefetch

@@ -31,12 +31,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tables import median_interval, show
 
 import manyhands as mh
-from manyhands.live import WRITE_SECONDS, Live
-from manyhands.measure.clock import Clock
-from manyhands.measure.hardware import SAMPLE_SECONDS, Usage
-from manyhands.measure.run import PHASES
+from manyhands.record.clock import Clock
+from manyhands.record.live import WRITE_SECONDS, Live
+from manyhands.record.run import PHASES
+from manyhands.record.usage import SAMPLE_SECONDS, Usage
+from manyhands.world.health.heartbeats import Board
 from manyhands.world.rank import Rank
-from manyhands.world.watch import Board
 
 BATCH, WARM_UP = 64, 10
 MARKS = ("_switch", "since")  # every mark ends in one of these

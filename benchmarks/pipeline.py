@@ -32,7 +32,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import manyhands as mh
-from manyhands.world.launch import Place, launch
+from manyhands.world.launch.processes import Place, launch
 
 WIDTH, LAYERS, SAMPLES, WARM_UP = 1024, 8, 256, 3
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}

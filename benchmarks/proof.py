@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyhands import Task, load_task
-from manyhands.job import Settings, build
-from manyhands.probe import probe
+from manyhands.strategies.job import Settings, build
+from manyhands.training.proof.probe import probe
 
 
 class GPT(nn.Module):

@@ -28,7 +28,7 @@ from loop_overhead import loss_of, make_model, make_optimizer
 from tables import show
 
 import manyhands as mh
-from manyhands.world.launch import Place, launch
+from manyhands.world.launch.processes import Place, launch
 
 
 def data(samples: int) -> tuple[torch.Tensor, torch.Tensor]:

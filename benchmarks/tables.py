@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyhands.measure.run import environment
+from manyhands.record.run import environment
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], **facts: Any) -> None:

@@ -20,7 +20,7 @@ from tables import show
 from torch import Tensor
 
 from manyhands.model import thin_products
-from manyhands.torch_parts import DIRECT_PRODUCT
+from manyhands.model.torch_internals import DIRECT_PRODUCT
 
 SHAPES = ((512, 512), (768, 3072), (3072, 768), (1000, 1000), (1024, 1024), (1024, 4096), (4096, 1024), (2048, 2048))
 ROWS = (16, 32, 64, 128, 192, 256)

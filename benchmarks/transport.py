@@ -27,7 +27,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from manyhands.world import shm
+from manyhands.world.shm import backend as shm
 
 BACKENDS = (shm.NAME, "gloo")
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands import cli
-from manyhands.world import launch
+from manyhands.cli.app import app as cli
+from manyhands.world.launch import processes
 
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
@@ -132,7 +132,9 @@ def distance(one: mh.Run, other: mh.Run) -> float:
 def rank_processes() -> list[int]:
     """Processes of launches that still live: everything below this program's fork server."""
     me = psutil.Process()
-    servers = [child for child in me.children() if "manyhands.world.nursery" in " ".join(_words(child))]
+    servers = [
+        child for child in me.children() if "manyhands.world.launch.fork_server_process" in " ".join(_words(child))
+    ]
     return [process.pid for server in servers for process in server.children(recursive=True) if _lives(process)]
 
 
@@ -170,10 +172,10 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _what_tests_import_is_there() -> Iterator[None]:
     """Ranks import the modules their task comes from: the fork server imports what those need, once for all fits."""
-    ask = launch.ask_for_ranks
-    slow = ("pytest", "hypothesis", "manyhands.cli")
+    ask = processes.ask_for_ranks
+    slow = ("pytest", "hypothesis", "manyhands.cli.app")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
         yield
 
 

@@ -29,7 +29,7 @@ def commands() -> dict[str, set[str]]:
     """The options of every subcommand."""
     import typer.main
 
-    from manyhands.cli import app
+    from manyhands.cli.app import app
 
     group = typer.main.get_command(app)
     return {

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import manyhands as mh
-from manyhands.chaos import Fault
-from manyhands.checkpoint import latest
 from manyhands.errors import BadInput, RankFailed
-from manyhands.measure.run import weights_digest
-from manyhands.runfolder import held
+from manyhands.record.run import weights_digest
+from manyhands.record.run_folder import held
+from manyhands.studies.chaos import Fault
+from manyhands.training.checkpoints.checkpoint import latest
 from tests.breakable import toy
 
 fit = partial(mh.fit, progress=False, threads=1)
@@ -133,7 +133,7 @@ def test_a_read_only_run_folder(tmp_path: Path) -> None:
 
 
 def on_a_disk_for_reading(folder: Path) -> str:
-    code = f"from manyhands.runfolder import held\ntry:\n with held({str(folder)!r}): pass\nexcept Exception as problem: print(problem)"
+    code = f"from manyhands.record.run_folder import held\ntry:\n with held({str(folder)!r}): pass\nexcept Exception as problem: print(problem)"
     command = f'mount -t tmpfs -o ro none {folder} && exec {sys.executable} -c "$0"'
     if shutil.which("unshare") is None:
         pytest.skip("mounting needs unshare")
@@ -144,7 +144,7 @@ def on_a_disk_for_reading(folder: Path) -> str:
 
 
 def test_a_run_folder_in_use_is_bad_input_and_free_afterwards(tmp_path: Path) -> None:
-    code = f"import time; from manyhands.runfolder import held\nwith held({str(tmp_path)!r}): print('held', flush=True); time.sleep(60)"
+    code = f"import time; from manyhands.record.run_folder import held\nwith held({str(tmp_path)!r}): print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None

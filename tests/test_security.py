@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 import manyhands as mh
-from manyhands.checkpoint import MANIFEST, Damaged, load
-from manyhands.runfolder import LOCK, held
+from manyhands.record.run_folder import LOCK, held
+from manyhands.training.checkpoints.checkpoint import MANIFEST, Damaged, load
 from tests.breakable import toy
-from tests.test_checkpoint import made
+from tests.training.checkpoints.test_checkpoint import made
 
 SOURCE = Path(mh.__file__).parent
 PICKLE_BETWEEN_PROCESSES = {"world"}  # pipes and anonymous files between processes of one program
@@ -103,11 +103,11 @@ def test_the_search_finds_what_it_looks_for() -> None:
     unpickled = {
         place(file, node).split(":")[0] for file, node, owner, name in calls() if (owner, name) == ("pickle", "loads")
     }
-    assert {"world/lines.py", "world/parcel.py"} <= unpickled
+    assert {"world/launch/messages.py", "world/launch/by_value.py"} <= unpickled
 
 
 def test_names_in_a_manifest_cannot_leave_the_folder(tmp_path: Path) -> None:
-    from manyhands.checkpoint import _manifest, write
+    from manyhands.training.checkpoints.checkpoint import _manifest, write
 
     path = write(tmp_path, made())
     (tmp_path / "secret").write_text("{}")

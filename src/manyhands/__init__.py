@@ -6,26 +6,23 @@ The names below are everything meant for users. They load when first used, so th
 
 from __future__ import annotations
 
-import copyreg
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Task": "task",
-    "Run": "measure.run",
-    "fit": "fit",
-    "evaluate": "evaluate",
+    "Run": "record.run",
+    "fit": "training.fit",
+    "evaluate": "training.evaluate",
     "load_task": "tasks",
-    "compare": "compare",
-    "report": "report",
+    "compare": "studies.compare",
+    "report": "pages",
     "augment": "data.augment",
     "schedules": "schedules",
     "nn": "nn",
-    "Strategy": "strategies.base",
+    "Strategy": "strategies.contract",
     "Single": "strategies.single",
     "DataParallel": "strategies.data_parallel",
     "BalancedDataParallel": "strategies.balanced_data_parallel",
@@ -63,32 +60,19 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Package(ModuleType):
-    """`manyhands.fit` is the function, also after the module manyhands/fit.py was imported by something else."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and name in _WHERE and name not in _MODULES:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-copyreg.pickle(_Package, lambda package: (import_module, (package.__name__,)))  # type: ignore[arg-type, return-value]  # functions that use `mh` travel
-
-
 if TYPE_CHECKING:
     from . import nn as nn
     from . import schedules as schedules
-    from .compare import compare as compare
     from .data import augment as augment
     from .errors import BadInput as BadInput
     from .errors import ManyhandsError as ManyhandsError
     from .errors import RankFailed as RankFailed
     from .errors import Refused as Refused
-    from .evaluate import evaluate as evaluate
-    from .fit import fit as fit
-    from .measure.run import Run as Run
-    from .report import report as report
-    from .strategies.base import Strategy as Strategy
+    from .pages import report as report
+    from .record.run import Run as Run
+    from .strategies.contract import Strategy as Strategy
+    from .studies.compare import compare as compare
     from .task import Task as Task
     from .tasks import load_task as load_task
+    from .training.evaluate import evaluate as evaluate
+    from .training.fit import fit as fit

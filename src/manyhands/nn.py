@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 # One line a name: where it lives. They load when first used.
 _WHERE = {
-    "DataParallelModel": "strategies.replicas",
-    "DataParallelCriterion": "strategies.replicas",
-    "SharedModel": "strategies.shared_weights",
-    "send": "strategies.links",
-    "receive": "strategies.links",
-    "Links": "strategies.links",
+    "DataParallelModel": "strategies.pieces.replicas",
+    "DataParallelCriterion": "strategies.pieces.replicas",
+    "SharedModel": "strategies.pieces.shared_weights",
+    "send": "strategies.pieces.links",
+    "receive": "strategies.pieces.links",
+    "Links": "strategies.pieces.links",
     "cut": "model",
     "profile": "model",
-    "gpipe": "strategies.schedules",
-    "one_f_one_b": "strategies.schedules",
-    "interleaved": "strategies.schedules",
-    "plan": "strategies.schedules",
-    "split_sizes": "strategies.schedules",
-    "simulate": "strategies.schedules",
+    "gpipe": "strategies.pieces.pipeline_schedules",
+    "one_f_one_b": "strategies.pieces.pipeline_schedules",
+    "interleaved": "strategies.pieces.pipeline_schedules",
+    "plan": "strategies.pieces.pipeline_schedules",
+    "split_sizes": "strategies.pieces.pipeline_schedules",
+    "simulate": "strategies.pieces.pipeline_schedules",
     "Order": "data.order",
     "Shard": "data.order",
     "ShardSampler": "data.sampler",
-    "together": "world.together",
+    "together": "world.launch.together",
 }
 
 __all__ = [*_WHERE]
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     from .data.sampler import ShardSampler as ShardSampler
     from .model import cut as cut
     from .model import profile as profile
-    from .strategies.links import Links as Links
-    from .strategies.links import receive as receive
-    from .strategies.links import send as send
-    from .strategies.replicas import DataParallelCriterion as DataParallelCriterion
-    from .strategies.replicas import DataParallelModel as DataParallelModel
-    from .strategies.schedules import gpipe as gpipe
-    from .strategies.schedules import interleaved as interleaved
-    from .strategies.schedules import one_f_one_b as one_f_one_b
-    from .strategies.schedules import plan as plan
-    from .strategies.schedules import simulate as simulate
-    from .strategies.schedules import split_sizes as split_sizes
-    from .strategies.shared_weights import SharedModel as SharedModel
-    from .world.together import together as together
+    from .strategies.pieces.links import Links as Links
+    from .strategies.pieces.links import receive as receive
+    from .strategies.pieces.links import send as send
+    from .strategies.pieces.pipeline_schedules import gpipe as gpipe
+    from .strategies.pieces.pipeline_schedules import interleaved as interleaved
+    from .strategies.pieces.pipeline_schedules import one_f_one_b as one_f_one_b
+    from .strategies.pieces.pipeline_schedules import plan as plan
+    from .strategies.pieces.pipeline_schedules import simulate as simulate
+    from .strategies.pieces.pipeline_schedules import split_sizes as split_sizes
+    from .strategies.pieces.replicas import DataParallelCriterion as DataParallelCriterion
+    from .strategies.pieces.replicas import DataParallelModel as DataParallelModel
+    from .strategies.pieces.shared_weights import SharedModel as SharedModel
+    from .world.launch.together import together as together

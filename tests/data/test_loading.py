@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from manyhands.data.loading import Auto, DatasetSource, Trial, choose, small_by_pipe
-
-from ..breakable import toy
-from ..conftest import distance, quick_fit
+from tests.breakable import toy
+from tests.conftest import distance, quick_fit
 
 INPUT = torch.randn(120, 12, generator=torch.Generator().manual_seed(1))
 

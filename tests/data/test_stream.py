@@ -17,9 +17,8 @@ from manyhands.data.batches import Batches, make_source
 from manyhands.data.order import Order, Shard
 from manyhands.data.stream import StreamSource
 from manyhands.errors import BadInput, Refused
-
-from ..breakable import toy
-from ..conftest import distance, quick_fit
+from tests.breakable import toy
+from tests.conftest import distance, quick_fit
 
 INPUT = torch.randn(101, 12, generator=torch.Generator().manual_seed(1))
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyhands.job import Settings, build
 from manyhands.model.layout import channels_last_pays
-from manyhands.probe import probe
+from manyhands.strategies.job import Settings, build
+from manyhands.training.proof.probe import probe
 from tests.conftest import distance, make_task, quick_fit
 
 pytestmark = pytest.mark.skipif(
@@ -85,7 +85,7 @@ def test_a_fit_lays_its_own_model_out_and_says_so(monkeypatch: pytest.MonkeyPatc
     assert last.channels_last is True
     assert last.weights_sha256 == again.weights_sha256
     assert [weight.stride() for weight in mine.parameters()] == [w.stride() for w in convolutional().parameters()]
-    monkeypatch.setattr("manyhands.probe.channels_last_pays", lambda *_: False)
+    monkeypatch.setattr("manyhands.training.proof.probe.channels_last_pays", lambda *_: False)
     first = quick_fit(task, max_steps=20)
     assert first.channels_last is False
     assert distance(first, last) <= 1e-6

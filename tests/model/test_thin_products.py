@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyhands.model.thin_products import direct_pays, linear, multiply, slices_pay
-from manyhands.torch_parts import DIRECT_PRODUCT
+from manyhands.model.torch_internals import DIRECT_PRODUCT
 
 
 @pytest.fixture(autouse=True)

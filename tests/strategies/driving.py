@@ -10,9 +10,9 @@ import torch
 
 import manyhands as mh
 from manyhands.data.batches import Batches
-from manyhands.job import Settings, build
 from manyhands.strategies import make_strategy
-from manyhands.world.launch import Place, launch
+from manyhands.strategies.job import Settings, build
+from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
 from tests.conftest import make_task, quick_fit
 

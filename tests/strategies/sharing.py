@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.data.order import Order
-from manyhands.job import Settings, build
 from manyhands.strategies import make_strategy
-from manyhands.world.launch import Place, launch
+from manyhands.strategies.job import Settings, build
+from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
 from tests.conftest import SAMPLES, make_task, quick_fit
 from tests.strategies.driving import Point, furthest, reference

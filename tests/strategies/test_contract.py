@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.job import Settings, build
-from manyhands.measure.run import PHASES
+from manyhands.record.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
+from manyhands.strategies.job import Settings, build
 from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import Normed
 

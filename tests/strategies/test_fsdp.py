@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.job import Settings, build
 from manyhands.model.units import find_units
 from manyhands.strategies import make_strategy
+from manyhands.strategies.job import Settings, build
 from tests.conftest import MODELS, Tied, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import check_phases, check_state_travels, drive, furthest, reference
 

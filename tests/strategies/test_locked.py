@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import manyhands as mh
-from manyhands.world.memory import anonymous_file
-from manyhands.world.record_lock import RecordLock
+from manyhands.world.health.process_lock import RecordLock
+from manyhands.world.shared_memory import anonymous_file
 from tests.conftest import distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, check_state_travels, halving, reference
 from tests.strategies.sharing import (
@@ -108,7 +108,7 @@ def test_a_failing_or_killed_rank_ends_the_run(nothing_left: None) -> None:
 def test_the_lock_of_a_killed_process_comes_free() -> None:
     fd = anonymous_file(64)
     code = (
-        "import sys, time; from manyhands.world.record_lock import RecordLock; "
+        "import sys, time; from manyhands.world.health.process_lock import RecordLock; "
         f"RecordLock({fd}).acquire(); print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], pass_fds=[fd], stdout=subprocess.PIPE)

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.job import Settings, build
 from manyhands.model import cut
 from manyhands.strategies import make_strategy
-from manyhands.strategies.stages import _forget_the_rest
+from manyhands.strategies.job import Settings, build
+from manyhands.strategies.pieces.stages import _forget_the_rest
 from tests.conftest import MODELS, SAMPLES, distance, make_task, mlp, quick_fit
 from tests.strategies.cutting import (
     NAP_MS,

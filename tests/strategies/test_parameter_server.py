@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.strategies.slices import cut
+from manyhands.strategies.pieces.server_slices import cut
 from tests.conftest import distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, furthest, halving, reference
 from tests.strategies.sharing import (

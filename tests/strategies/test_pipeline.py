@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.strategies import make_strategy
-from manyhands.strategies.schedules import plan, simulate
+from manyhands.strategies.pieces.pipeline_schedules import plan, simulate
 from tests.conftest import MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import (
     Gate,

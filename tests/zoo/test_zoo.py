@@ -9,8 +9,7 @@ from torch import Tensor
 
 import manyhands as mh
 from manyhands.errors import BadInput
-
-from .models import ZOO
+from tests.zoo.models import ZOO
 
 PARTS = ("ddp", "fsdp", "locked", "parameter_server", "data_parallel", "balanced_data_parallel", "hybrid")
 WHOLE = ("model_parallel", "pipeline:chunks=1")

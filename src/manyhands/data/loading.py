@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from . import nest
-from .generators import seed_generators
 from .keys import sample_keys
 from .order import Order, Shard, Step
+from .random_state import seed_generators
 from .stream import Part, StreamSource
 
 PIPE_BYTES = 512 << 10  # larger batches go through shared memory

@@ -25,9 +25,9 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ..errors import BadInput
 from . import nest
-from .generators import seed_generators
 from .keys import sample_keys
 from .order import Order, Shard
+from .random_state import seed_generators
 
 ENDLESS = 1 << 60  # the samples of a stream that does not say: more than anybody reads
 

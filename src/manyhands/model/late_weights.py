@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..torch_parts import CONVOLUTION_BACKWARD
 from .thin_products import linear, multiply
+from .torch_internals import CONVOLUTION_BACKWARD
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Take = Callable[[Layer, Tensor, Tensor], None]  # a layer, its input, the gradient of its output

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..torch_parts import DISPATCH_MODE
+from .torch_internals import DISPATCH_MODE
 
 LEAST_GAIN = 0.05  # of the estimate: closer calls stay as they are
 NARROW = 16  # channels; convolutions of fewer gain nothing

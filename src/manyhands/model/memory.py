@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import nest
-from ..data.generators import seeded
+from ..data.random_state import seeded
 from .program import tensors
 
 _OF_TORCH = frozenset(vars(nn.Module()))

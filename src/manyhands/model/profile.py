@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ..alone import alone
 from ..data import nest
+from ..data.one_thread import alone
 from ..errors import BadInput
 from .program import Program, Step, call
 from .trace import CannotTrace, trace

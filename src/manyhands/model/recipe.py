@@ -13,7 +13,7 @@ from itertools import chain
 
 from torch import Tensor, nn
 
-from ..data.generators import seeded
+from ..data.random_state import seeded
 from ..errors import BadInput
 
 

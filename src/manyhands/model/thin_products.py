@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..torch_parts import DIRECT_PRODUCT
+from .torch_internals import DIRECT_PRODUCT
 
 PAGE = 4096  # bytes after which addresses fall on the same lines of the cache
 SLICE = 128

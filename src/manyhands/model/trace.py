@@ -26,8 +26,8 @@ from torch.nn.utils import rnn
 from torch.utils import checkpoint
 
 from ..data import nest
-from ..torch_parts import VERSIONS
 from .program import Attribute, Mould, Program, Step, Stuck, Value, form, replace, tensors
+from .torch_internals import VERSIONS
 
 # Functions that fx would call at once because they see no tensor (their sizes may be stand-ins all the same), or look
 # into. Always recorded: random ones must draw in every step, fresh tensors may be written into.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..data import nest
-from ..torch_parts import TREE_LEAVES
+from .torch_internals import TREE_LEAVES
 
 
 def find_units(model: nn.Module, least: int, trial: Callable[[nn.Module], Any]) -> list[str]:

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 
 from ..data.order import Shard
 from ..errors import BadInput
-from ..job import Job
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Strategy, Worker
-from .batch_rules import BatchRules
-from .parts import place_model
-from .ranks import default_ranks
-from .replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
-from .replicas import DataParallelCriterion, DataParallelModel, normalised
+from .contract import Strategy, Worker
+from .job import Job
+from .pieces.batch_rules import BatchRules
+from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
+from .pieces.replicas import DataParallelCriterion, DataParallelModel, normalised
+from .pieces.worker import place_model
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from ..data import nest
 from ..data.order import Shard
-from ..job import Job
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Strategy, Worker
-from .parts import place_model
-from .ranks import default_ranks
-from .replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
-from .replicas import DataParallelModel, Outputs
+from .contract import Strategy, Worker
+from .job import Job
+from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
+from .pieces.replicas import DataParallelModel, Outputs
+from .pieces.worker import place_model
 
 
 @dataclass(frozen=True)

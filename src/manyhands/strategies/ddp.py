@@ -28,14 +28,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..job import Job
-from ..torch_parts import BUCKET_ORDER
+from ..model.torch_internals import BUCKET_ORDER
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker
-from .batchnorm import mark_empty, share_batchnorm
-from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
-from .ranks import default_ranks
-from .reaching import may_miss
+from .contract import Loss, Strategy, Worker
+from .job import Job
+from .pieces.batchnorm import mark_empty, share_batchnorm
+from .pieces.reached import may_miss
+from .pieces.worker import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 
 
 @dataclass(frozen=True)

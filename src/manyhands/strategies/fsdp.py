@@ -30,17 +30,17 @@ from torch import Tensor, nn
 from ..data import nest
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..job import Job, seeded, trained_parameters
+from ..model.optimizers import stand_in
 from ..model.units import find_units
-from ..optimizers import stand_in
-from ..world.parcel import hooks_on
+from ..world.default_ranks import default_ranks
+from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .batchnorm import mark_empty, share_batchnorm
-from .parts import OrdinaryWorker, WithLoss, place_model, spread_over_devices
-from .ranks import default_ranks
-from .reaching import Reaching, may_miss
-from .shard_traffic import Traffic
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job, seeded, trained_parameters
+from .pieces.batchnorm import mark_empty, share_batchnorm
+from .pieces.reached import Reaching, may_miss
+from .pieces.shard_collectives import Traffic
+from .pieces.worker import OrdinaryWorker, WithLoss, place_model, spread_over_devices
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..data.order import Shard
-from ..job import Job
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .parts import spread_over_devices
-from .ranks import default_ranks
-from .shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job
+from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from .pieces.worker import spread_over_devices
 
 
 @dataclass(frozen=True)

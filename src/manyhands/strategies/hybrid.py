@@ -27,13 +27,13 @@ from torch import nn
 from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
-from ..job import Job
 from ..model import Cut
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .batch_rules import BatchRules, batch_rules
-from .schedules import plan, split_sizes
-from .stages import Balance, StagesWorker, cut_model
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job
+from .pieces.batch_rules import BatchRules, batch_rules
+from .pieces.pipeline_schedules import plan, split_sizes
+from .pieces.stages import Balance, StagesWorker, cut_model
 
 SCHEDULES = ("gpipe", "1f1b")  # a rank of a replica holds one stage
 

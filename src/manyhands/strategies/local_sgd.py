@@ -30,11 +30,11 @@ from torch import Tensor
 from ..data import nest
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..job import Job, trained_parameters
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .parts import Updater, autocast, full_weights, place_model
-from .ranks import default_ranks
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job, trained_parameters
+from .pieces.worker import Updater, autocast, full_weights, place_model
 
 
 @dataclass(frozen=True)

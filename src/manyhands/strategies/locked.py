@@ -30,17 +30,17 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput
-from ..job import Job, trained_parameters
-from ..world.patience import Bell, wait_until
+from ..world.default_ranks import default_ranks
+from ..world.health.process_lock import RecordLock
+from ..world.health.waiting import Bell, wait_until
 from ..world.rank import Rank
-from ..world.record_lock import RecordLock
-from ..world.shm_memory import fence
-from .base import Loss, Strategy, Worker, refuse
-from .batchnorm import mark_empty, share_batchnorm
-from .gradient_slots import open_slot, parts, rows_of, slot_tensors
-from .parts import spread_over_devices
-from .ranks import default_ranks
-from .shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from ..world.shm.group_memory import fence
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job, trained_parameters
+from .pieces.batchnorm import mark_empty, share_batchnorm
+from .pieces.gradient_slots import open_slot, parts, rows_of, slot_tensors
+from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from .pieces.worker import spread_over_devices
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 
 from ..data.batches import Batch
 from ..data.order import Shard
-from ..job import Job
 from ..model import Cut
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker
-from .ranks import default_ranks
-from .schedules import Backward, Forward
-from .stages import Balance, StagesWorker, cut_model
+from .contract import Loss, Strategy, Worker
+from .job import Job
+from .pieces.pipeline_schedules import Backward, Forward
+from .pieces.stages import Balance, StagesWorker, cut_model
 
 
 @dataclass(frozen=True)

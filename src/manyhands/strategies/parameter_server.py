@@ -32,17 +32,17 @@ from torch import Tensor, nn
 from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput
-from ..job import Job, trained_parameters
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .gradient_slots import AtHome
-from .mail import PASS, PUSH, MemoryPost, Post, mail_tensors
-from .mail_network import NetworkPost
-from .parts import OrdinaryWorker, full_weights, place_model
-from .ranks import default_ranks
-from .server import Server
-from .shared_weights import average_buffers, check_choices
-from .slices import Slice, cut, join_states
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job, trained_parameters
+from .pieces.gradient_slots import AtHome
+from .pieces.server import Server
+from .pieces.server_messages import PASS, PUSH, MemoryPost, Post, mail_tensors
+from .pieces.server_network import NetworkPost
+from .pieces.server_slices import Slice, cut, join_states
+from .pieces.shared_weights import average_buffers, check_choices
+from .pieces.worker import OrdinaryWorker, full_weights, place_model
 
 
 @dataclass(frozen=True)

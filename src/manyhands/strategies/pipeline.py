@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
-from ..job import Job
 from ..model import Cut
+from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .base import Loss, Strategy, Worker, refuse
-from .batch_rules import BatchRules, batch_rules
-from .ranks import default_ranks
-from .schedules import SCHEDULES, plan, split_sizes
-from .stages import Balance, StagesWorker, cut_model
+from .contract import Loss, Strategy, Worker, refuse
+from .job import Job
+from .pieces.batch_rules import BatchRules, batch_rules
+from .pieces.pipeline_schedules import SCHEDULES, plan, split_sizes
+from .pieces.stages import Balance, StagesWorker, cut_model
 
 
 @dataclass(frozen=True)

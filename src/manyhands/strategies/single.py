@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import BadInput
-from ..job import Job
 from ..world.rank import Rank
-from .base import Strategy, Worker
-from .parts import OrdinaryWorker, place_model
+from .contract import Strategy, Worker
+from .job import Job
+from .pieces.worker import OrdinaryWorker, place_model
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from ..alone import alone
+from ..data.one_thread import alone
 from ..errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import BadInput
-from ..measure.clock import Clock
-from ..measure.cuda_clock import CudaClock
-from .launch import Place
-from .meeting import meet
-from .memory import Slot, attach_tensors, open_of_process, share_tensors
-from .watch import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
+from ..record.clock import Clock
+from ..record.cuda_clock import CudaClock
+from .health.heartbeats import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
+from .launch.processes import Place
+from .launch.rendezvous import meet
+from .shared_memory import Slot, attach_tensors, open_of_process, share_tensors
 
 TRANSPORTS = ("auto", "gloo", "nccl", "shm")
 COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
@@ -186,7 +186,7 @@ def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) ->
         return
     transport = choose_transport(asked, rank.device, rank.processes, rank.hosts)
     if transport == "shm":
-        from . import shm  # noqa: F401 (registers the backend)
+        from .shm import backend as shm  # noqa: F401 (registers the backend)
     backend = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl", "shm": "manyhands_shm"}[transport]
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
     if rank.processes == 1:

@@ -1,0 +1,191 @@
+"""The clock: where the time of a step goes.
+
+A rank is always in exactly one phase; entering the next one closes the last. So the phases of a step sum to
+the step by construction, and what nobody claimed is `other`. A rank with a GPU has a clock of events instead
+(`cuda_clock.py`), because a host clock around asynchronous calls measures only their launch.
+
+    clock.start()                            a stretch of steps begins (after a barrier)
+      clock.enter("load"); ...               one mark: about a third of a microsecond
+      clock.enter("forward"); ...
+      with clock.during("communication"):    a phase inside a phase; the outer one goes on afterwards
+      clock.end_step()
+    clock.stop()                             evaluation and checkpoints are not steps
+
+Between two marks a rank may have been ready to run while something else ran on its core. `watch_core` measures how long
+that was in the phases in which it works; a rank that looks slow may just have had no core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableSequence
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import Any
+
+from .core_time import Core
+from .run import PHASES
+
+NUMBER = {name: number for number, name in enumerate(PHASES)}
+OTHER = NUMBER["other"]
+_IDLE = (NUMBER["communication"], NUMBER["wait"])
+_BEAT_STEP, _BEAT_PHASE, _BEAT_SINCE = 0, 1, 2  # cells of a heartbeat row (world/health/heartbeats.py)
+TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
+_TRACE_LIMIT = 4000
+
+
+class Clock:
+    """Phases, steps and bytes of one rank. Times are integers of nanoseconds."""
+
+    def __init__(self) -> None:
+        self.phases = [0] * len(PHASES)  # nanoseconds in each phase while running
+        self.step_ends: list[int] = []  # nanoseconds since the stretch began, running total
+        self.bytes = 0
+        self.overlapped = 0  # communication hidden behind backward
+        self.steps = 0
+        self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
+        self.late: int = 0  # how long others had waited for this rank at synchronisation points
+        self._beat: MutableSequence[int] | memoryview = [0, 0, 0]
+        self._scratch = [0] * len(PHASES)
+        self._into = self._scratch
+        self._phase = OTHER
+        self._since = monotonic_ns()
+        self._began = 0
+        self._elapsed = 0  # of the stretches before this one
+        self._tracing = False
+        self._core: Core | None = None  # while it is watched
+        self._idle_core: Core | None = None  # while it is not
+        self._without = 0  # nanoseconds without a core, at the last look
+        self._stolen = 0  # those in phases of work, since the watch began
+
+    def beat_on(self, row: MutableSequence[int] | memoryview) -> None:
+        """Write step and phase here at every mark, for those who watch."""
+        self._beat = row
+
+    def enter(self, phase: str) -> int:
+        """Close the current phase and begin another; returns the number of the one that was closed."""
+        return self._switch(NUMBER[phase])
+
+    def _switch(self, number: int) -> int:
+        now = monotonic_ns()
+        last = self._phase
+        self._into[last] += now - self._since
+        if self._tracing:
+            self.trace.append((self.steps, last, self._since, now))
+        if self._core is not None:
+            self._look(self._core, last, 1.0)
+        self._phase = number
+        self._since = now
+        beat = self._beat
+        beat[_BEAT_PHASE] = number
+        beat[_BEAT_SINCE] = now
+        return last
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        before = self._switch(NUMBER[phase])
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def since(self, phase: str, when: int) -> None:
+        """Another phase began at `when`, which is known only now (the wait inside a collective, say)."""
+        when = max(when, self._since)
+        last = self._phase
+        self._into[last] += when - self._since
+        if self._tracing:
+            self.trace.append((self.steps, last, self._since, when))
+        if self._core is not None:
+            self._look(self._core, last, (when - self._since) / max(1, monotonic_ns() - self._since))
+        self._phase = NUMBER[phase]
+        self._since = when
+
+    def watch_core(self, on: bool) -> int:
+        """Watch for time without a core from here on, or no more; returns what was found since the watch began."""
+        found, self._stolen = self._stolen, 0
+        watched = self._core or self._idle_core or Core()
+        self._core, self._idle_core = (watched, None) if on else (None, watched)
+        self._without = watched.nanoseconds_without()
+        return found
+
+    def _look(self, core: Core, phase: int, share: float) -> None:
+        """Book this share of the time without a core since the last look to the phase that ends."""
+        taken = round((core.nanoseconds_without() - self._without) * share)
+        self._without += taken
+        if phase not in _IDLE:
+            self._stolen += taken
+
+    def count(self, payload: int) -> None:
+        """Bytes this rank handed over."""
+        if self._into is self.phases:
+            self.bytes += payload
+
+    def hide(self, began: int, ended: int) -> None:
+        """Communication that ran behind backward and cost the step nothing."""
+        if self._into is self.phases and ended > began:
+            self.overlapped += ended - began
+            if self._tracing:
+                self.trace.append((self.steps, NUMBER["communication"], began, ended))
+
+    def resume(self, phases: list[int], step_ends: list[int], counted: int, overlapped: int, late: int) -> None:
+        """Go on from what an earlier part of the run had measured."""
+        self.phases[:] = phases
+        self.step_ends, self.steps = list(step_ends), len(step_ends)
+        self._elapsed = step_ends[-1] if step_ends else 0
+        self.bytes, self.overlapped, self.late = counted, overlapped, late
+
+    def start(self) -> None:
+        if self._core is not None:
+            self._without = self._core.nanoseconds_without()
+        self._into = self.phases
+        self._phase = OTHER
+        self._since = self._began = monotonic_ns()
+
+    def stop(self) -> None:
+        self._switch(OTHER)
+        self._elapsed += self._since - self._began
+        self._into = self._scratch
+        self._tracing = False
+
+    def begin_step(self) -> None:
+        self._beat[_BEAT_STEP] = self.steps + 1  # people count from one
+        self._tracing = self.steps in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT
+        self._switch(NUMBER["load"])
+
+    def end_step(self) -> None:
+        self._switch(OTHER)
+        self._tracing = False
+        self.steps += 1
+        self.step_ends.append(self._elapsed + self._since - self._began)
+
+    def ran(self) -> None:
+        """Steps handed over earlier have run with this one; only a clock of captured steps wants to know."""
+
+    def say(self, number: int) -> None:
+        """Tell the watchers of a state that is no phase of a step (start-up, evaluation, end)."""
+        self._beat[_BEAT_PHASE] = number
+        self._beat[_BEAT_SINCE] = monotonic_ns()
+
+    @property
+    def step(self) -> int:
+        return self.steps
+
+    @property
+    def phase(self) -> str:
+        return PHASES[self._phase]
+
+    @property
+    def seconds(self) -> float:
+        """Time in steps so far."""
+        return sum(self.phases) / 1e9
+
+    def figures(self) -> dict[str, Any]:
+        """What the record needs, as plain numbers."""
+        return {
+            "phases": list(self.phases),
+            "step_ends": list(self.step_ends),
+            "bytes": self.bytes,
+            "overlapped": self.overlapped,
+            "trace": list(self.trace),
+            "late": self.late,
+        }

@@ -1,0 +1,91 @@
+"""Every strategy behind one contract: the table, and how a string becomes a strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from importlib import import_module
+from typing import Any
+
+from ..errors import BadInput, did_you_mean
+from .contract import Strategy
+
+# One line a strategy: its name, its class, its short name.
+TABLE: dict[str, tuple[str, str | None]] = {
+    "single": ("Single", None),
+    "data_parallel": ("DataParallel", "dp"),
+    "balanced_data_parallel": ("BalancedDataParallel", "bdp"),
+    "ddp": ("DDP", None),
+    "model_parallel": ("ModelParallel", "mp"),
+    "pipeline": ("Pipeline", "pp"),
+    "hybrid": ("Hybrid", None),
+    "locked": ("Locked", None),
+    "hogwild": ("Hogwild", None),
+    "parameter_server": ("ParameterServer", "ps"),
+    "fsdp": ("FSDP", None),
+    "local_sgd": ("LocalSGD", None),
+}
+SHORT = {short: name for name, (_, short) in TABLE.items() if short}
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """The class behind a name or short name."""
+    name = SHORT.get(name, name)
+    if name not in TABLE:
+        raise BadInput(f'no strategy named "{name}"{did_you_mean(name, TABLE)}')
+    return typing.cast(type[Strategy], getattr(import_module(f".{name}", __package__), TABLE[name][0]))
+
+
+def make_strategy(spec: str | Strategy, ranks: int | None = None) -> Strategy:
+    """A strategy from `ddp` or `pipeline:chunks=8,schedule=gpipe`; the same in Python and on the command line."""
+    if isinstance(spec, Strategy):
+        if ranks is not None and ranks != spec.ranks:
+            raise BadInput(f"{spec} has {spec.ranks} ranks but ranks={ranks} was asked for; give one of the two")
+        return spec
+    if not isinstance(spec, str):
+        raise BadInput(f"a strategy is a name or a manyhands strategy (found {type(spec).__name__})")
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+        raise BadInput(f"ranks must be a whole number of at least 1 (found {ranks!r})")
+    name, _, text = spec.partition(":")
+    kind = strategy_class(name)
+    options = _parse_options(kind, text)
+    if ranks is not None:
+        if options.get("ranks", ranks) != ranks:
+            raise BadInput(f"{spec} has {options['ranks']} ranks but ranks={ranks} was asked for; give one of the two")
+        options["ranks"] = ranks
+    return kind(**options)
+
+
+def _parse_options(kind: type[Strategy], text: str) -> dict[str, Any]:
+    """`chunks=8,schedule=gpipe` by the types of the strategy's fields."""
+    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    options: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, given, value = part.partition("=")
+        if key not in fields:
+            raise BadInput(f'{kind.name} has no option "{key}"{did_you_mean(key, fields)}')
+        options[key] = _convert(kind.name, key, value if given else "true", hints[key])
+    return options
+
+
+def _convert(strategy: str, key: str, text: str, wanted: Any) -> Any:
+    """A string as the type a field wants; lists are written 3+2+4."""
+    union = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
+    alternatives = [item for item in union if item is not type(None)]
+    if type(None) in union and text.lower() == "none":
+        return None
+    for kind in alternatives:
+        try:
+            if kind is bool:
+                return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
+            if kind in (int, float, str):
+                return kind(text)
+            if typing.get_origin(kind) is tuple:
+                item = typing.get_args(kind)[0]
+                return tuple(item(piece) for piece in text.split("+"))
+        except (ValueError, KeyError):
+            continue
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in alternatives)
+    raise BadInput(f"{strategy}:{key} must be {names} (found {text!r})")

@@ -1,0 +1,344 @@
+"""Chaos: break a run on purpose and see what it costs.
+
+    unbroken   ──────────────────────────────────────────> weights
+    broken     ────────── fault ── noticed ── resumed ────> weights      equal? samples lost or doubled? anything left?
+
+One unbroken run of a strategy serves all its faults. A fault strikes one rank at one step, for real: signals, exits,
+a file size limit that makes the disk full, a flipped bit in a checkpoint, a killed caller. Kills also strike outside of
+the steps: in start-up, while a checkpoint is being written, in evaluation and at the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..errors import BadInput, RankFailed, Refused, did_you_mean
+from ..record.run import Run
+from ..strategies import TABLE, make_strategy
+from ..strategies.contract import Strategy
+from ..task import Task
+from ..training.checkpoints.checkpoint import FOLDER, published
+from ..training.fit import fit
+from ..world.launch.by_value import pack, unpack
+from ..world.rank import Rank
+
+MOMENTS = ("start-up", "checkpoint", "evaluation", "end")  # outside of the steps
+FAULTS = (
+    "kill", "stop", "raise", "exit", "slow", "hang", "sigterm", "disk-full", "corrupt-checkpoint", "parent-killed",
+    *(f"{kill}-in-{moment}" for kill in ("kill", "parent-killed") for moment in MOMENTS),
+)  # fmt: skip
+STEPS, EVERY, STALL_SECONDS, LIMIT_SECONDS = 30, 5, 3.0, 120.0
+SLOW_SECONDS = 0.05
+_VANISH_SECONDS = 2.0  # processes may take this long to be gone
+KEYS = (
+    "strategy", "fault", "rank", "step", "outcome", "detected_seconds", "resumed_seconds", "steps_repeated",
+    "samples_lost", "samples_doubled", "weights_equal", "left_behind",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What strikes whom, and when. Ranks call it in start-up, as step 0, and before the work of every step."""
+
+    kind: str
+    rank: int
+    step: int
+    folder: str  # of the checkpoints
+    newest: int  # step of the last checkpoint before the fault; some faults wait until it is written
+    caller: int  # process that started the ranks
+
+    @property
+    def moment(self) -> str | None:
+        return self.kind.partition("-in-")[2] or None
+
+    def __call__(self, rank: Rank, step: int) -> None:
+        if rank.index != self.rank:
+            return
+        if self.moment is not None:
+            if step == 0:
+                self._lie_in_wait(rank)
+            return
+        if step < self.step:
+            return
+        if self.kind == "slow":
+            time.sleep(SLOW_SECONDS)
+        elif step == self.step:
+            self._strike()
+
+    def _lie_in_wait(self, rank: Rank) -> None:
+        """Strike when the rank says that the moment has come; a checkpoint is written while it trains on."""
+        if self.moment == "start-up":
+            self._kill()
+        elif self.moment == "checkpoint":
+            threading.Thread(target=self._kill_once_written_to, args=(Path(self.folder),), daemon=True).start()
+        else:
+            moments = ("evaluation", "wait") if self.moment == "evaluation" else (self.moment,)  # others wait meanwhile
+            say = rank.say
+
+            def say_and_die(state: str) -> None:
+                say(state)
+                if state in moments:
+                    self._kill()
+
+            rank.say = say_and_die  # type: ignore[method-assign]
+
+    def _kill_once_written_to(self, folder: Path) -> None:
+        while not any(folder.glob(".step-*.part")):
+            time.sleep(1e-4)
+        self._kill()
+
+    def _kill(self) -> None:
+        os.kill(self.caller if self.kind.startswith("parent-killed") else os.getpid(), signal.SIGKILL)
+
+    def _strike(self) -> None:
+        if self.kind == "raise":
+            raise RuntimeError("raised on purpose")
+        if self.kind == "exit":
+            os._exit(3)
+        if self.kind == "hang":
+            while True:
+                time.sleep(1.0)
+        if self.kind in ("disk-full", "corrupt-checkpoint"):
+            newest = self._written()
+        if self.kind == "disk-full":
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))  # no file of this process grows any more
+            return
+        if self.kind == "corrupt-checkpoint":
+            _flip_a_bit(newest / "model.safetensors")
+        numbers = {"stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
+        os.kill(self.caller if self.kind == "parent-killed" else os.getpid(), numbers.get(self.kind, signal.SIGKILL))
+        time.sleep(60.0 if self.kind == "parent-killed" else 0.0)  # dies meanwhile
+
+    def _written(self) -> Path:
+        """The newest checkpoint, once the one before the fault is there."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            found = published(Path(self.folder))
+            if found and int(found[0].name[5:]) >= self.newest:
+                break
+            time.sleep(0.01)
+        return found[0]
+
+
+def _flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def chaos(
+    task: Task,
+    strategy: str | Strategy = "ddp",
+    fault: str = "kill",
+    rank: int | None = None,
+    step: int | None = None,
+    *,
+    ranks: int | None = None,
+    max_steps: int = STEPS,
+    stall_seconds: float = STALL_SECONDS,
+    unbroken: Run | None = None,
+    **keywords: Any,
+) -> dict[str, Any]:
+    """Run `task` with one fault and compare it with an unbroken run (made here unless given); returns one result."""
+    chosen = make_strategy(strategy, ranks)
+    rank, step = _aim(chosen, fault, rank, step, max_steps)
+    task = task if fault.endswith("evaluation") else task.replace(test=None)
+    options = {"max_steps": max_steps, "progress": False, **keywords}
+    unbroken = unbroken or fit(task, chosen, **options)
+    with tempfile.TemporaryDirectory(prefix="manyhands-chaos-") as folder:
+        options |= {"run_dir": folder, "checkpoint_every": min(EVERY, max(1, step // 3)), "max_restarts": 1}
+        options |= {"on_death": "continue" if chosen.survives else "end"}
+        options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
+        every = int(options["checkpoint_every"])
+        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), (step - 1) // every * every, os.getpid())
+        result: dict[str, Any] = dict.fromkeys(KEYS)
+        result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
+        began = time.time()
+        break_it = _kill_the_parent if fault.startswith("parent-killed") else _break
+        run = break_it(task, chosen, planned, options, result)
+        result["left_behind"] = [*(result["left_behind"] or []), *left_behind(began, Path(folder))]
+    if run is not None:
+        result["samples_lost"] = max(0, unbroken.samples - run.samples)
+        result["samples_doubled"] = max(0, run.samples - unbroken.samples)
+        result["weights_equal"] = run.weights_sha256 == unbroken.weights_sha256
+    return result
+
+
+def _aim(strategy: Strategy, fault: str, rank: int | None, step: int | None, max_steps: int) -> tuple[int, int]:
+    """Which rank and step the fault strikes; by default the second rank, two thirds into the run."""
+    if fault not in FAULTS:
+        raise BadInput(f'no fault named "{fault}"{did_you_mean(fault, FAULTS)}')
+    if fault == "disk-full" or fault.startswith("parent-killed") or (fault.endswith("checkpoint") and "-in-" in fault):
+        rank = 0  # the rank that writes; the caller is nobody's rank
+    if rank is None:
+        rank = min(1, strategy.processes - 1)
+    if not 0 <= rank < strategy.processes:
+        raise BadInput(f"{strategy} has processes 0 to {strategy.processes - 1} (found --rank {rank})")
+    step = step if step is not None else max(1, max_steps * 3 // 5)
+    if not 1 <= step <= max_steps:
+        raise BadInput(f"the fault must strike in one of the {max_steps} steps (found --step {step})")
+    return rank, step
+
+
+def _break(task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any], result: dict[str, Any]) -> Run | None:
+    try:
+        run = fit(task, strategy, fault=fault, **options)
+    except RankFailed as failure:
+        result.update(outcome="ended", detected_seconds=failure.detected_seconds)
+        return None
+    struck = run.faults[0] if run.faults else {}
+    result["outcome"] = "resumed" if run.restarts else "continued"
+    result["detected_seconds"] = struck.get("detected_seconds")
+    result["resumed_seconds"] = struck.get("resumed_seconds")
+    result["steps_repeated"] = max(0, (struck["step"] or 0) - 1 - struck["resumed_step"]) if run.restarts else 0
+    return run
+
+
+def _kill_the_parent(
+    task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any], result: dict[str, Any]
+) -> Run | None:
+    """Train in a program of its own, which a rank kills; then resume here what it left."""
+    parcel = pack((task, strategy, fault, options))
+    try:
+        code = f"from manyhands.studies.chaos import be_killed; be_killed({parcel})"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], pass_fds=[parcel], env=environment, stdin=subprocess.DEVNULL
+        )
+    finally:
+        os.close(parcel)
+    began = time.time()
+    try:
+        code_of_child = child.wait(LIMIT_SECONDS)
+    finally:
+        child.kill()
+        child.wait()
+    if code_of_child != -signal.SIGKILL:
+        raise RankFailed(f"the program that was to be killed ended by itself (exit code {code_of_child})", kind="chaos")
+    killed = time.time()
+    while survivors(began) and time.time() < killed + _VANISH_SECONDS:
+        time.sleep(0.01)
+    result["detected_seconds"] = time.time() - killed  # until every orphan had ended itself
+    result["left_behind"] = survivors(began)
+    run = fit(task, strategy, resume=True, **options)
+    result["outcome"] = "resumed"
+    result["resumed_seconds"] = run.startup_seconds
+    if fault.moment is None:
+        result["steps_repeated"] = max(0, fault.step - 1 - (run.resumed_from["step"] if run.resumed_from else 0))
+    return run
+
+
+def be_killed(parcel: int) -> None:
+    """The life of a caller that a rank kills."""
+    task, strategy, fault, options = unpack(parcel)
+    fit(task, strategy, fault=replace(fault, caller=os.getpid()), **options)
+
+
+# ---------------------------------------------------------------- what is left
+
+
+def left_behind(since: float, folder: Path) -> list[str]:
+    """Processes, shared memory and half-written files of runs begun after `since`; processes get a moment to end."""
+    until = time.time() + _VANISH_SECONDS
+    while survivors(since) and time.time() < until:
+        time.sleep(0.05)
+    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / FOLDER).glob(".*")]]
+    memory = [f"shared memory {name}" for name in _shared_memory() if "manyhands" in name]
+    return survivors(since) + files + memory
+
+
+def survivors(since: float) -> list[str]:
+    """Keepers and ranks of this session begun after `since` that still run (the fork server itself may)."""
+    found, session = [], os.getsid(0)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if process.create_time() < since - 1.0 or os.getsid(process.pid) != session:
+                continue
+            if _forked(process) and not _is_server(process):
+                found.append(f"process {process.pid} ({process.status()})")
+    return found
+
+
+def _is_server(process: psutil.Process) -> bool:
+    """A fork server is the child of another program; keepers and ranks are children of one."""
+    parent = process.parent()
+    return parent is not None and parent.pid != 1 and not _forked(parent)
+
+
+def _forked(process: psutil.Process) -> bool:
+    return any("manyhands.world.launch.fork_server_process" in word for word in process.cmdline())
+
+
+def _shared_memory() -> list[str]:
+    try:
+        return os.listdir("/dev/shm")
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.EACCES):
+            return []
+        raise
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def chaos_matrix(
+    task: Task,
+    strategies: Sequence[str | Strategy] | None = None,
+    faults: Sequence[str] = FAULTS,
+    *,
+    ranks: int | None = None,
+    max_steps: int = STEPS,
+    say: Callable[[str], None] = lambda _: None,
+    on_result: Callable[[dict[str, Any]], None] = lambda _: None,
+    **keywords: Any,
+) -> list[dict[str, Any]]:
+    """Every fault under every strategy; one that refuses the task is said and left out."""
+    results = []
+    for name in strategies if strategies is not None else list(TABLE):
+        try:
+            chosen = make_strategy(name, 1 if name == "single" else ranks)
+            options = {"max_steps": max_steps, "progress": False, **keywords}
+            unbroken = fit(task.replace(test=None), chosen, **options)
+        except Refused as reason:
+            say(f"{name} is left out: {reason}")
+            continue
+        for fault in faults:
+            result = chaos(task, chosen, fault, max_steps=max_steps, unbroken=unbroken, **keywords)
+            results.append(result)
+            on_result(result)
+    return results
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Results as a table in plain text."""
+    titles = (*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind")
+    lines = [titles, *(tuple(_shown(key, result[key]) for key in KEYS) for result in results)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _shown(key: str, value: Any) -> str:
+    if key == "left_behind":
+        return ", ".join(value) if value else "nothing"
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f} s" if key.endswith("_seconds") else str(value)

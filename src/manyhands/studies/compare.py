@@ -1,0 +1,180 @@
+"""compare(): the same task under several strategies, side by side and fairly.
+
+    1. one whole fit a strategy, from equal weights over equal batches: accuracy, phases, memory
+    2. rounds of short slices, all strategies in turn, round after round: speed, as medians with their spread,
+       so that a machine that slows down meanwhile slows everybody
+
+`single` appears with one rank's threads and with all cores: that keeps the others honest.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, RankFailed, Refused
+from ..record.run import Run, available_cores
+from ..record.slow_rank import agreed
+from ..strategies import make_strategy
+from ..strategies.contract import Strategy
+from ..task import Task
+from ..training.fit import fit
+from ..training.progress import Stages
+from ..world.default_ranks import default_ranks
+
+HANDFUL = ("single", "ddp", "hogwild", "parameter_server")
+ROUND_SECONDS = 1.0  # the length of a slice
+FEWEST_STEPS = 20  # of a slice
+
+
+@dataclass
+class Row:
+    """One strategy of a comparison, with the threads it may use on each rank."""
+
+    strategy: Strategy
+    threads: int | None
+    run: Run | None = None
+    slow: list[dict[str, Any] | None] = field(default_factory=list)  # who was slow in the fit and in every round
+
+    @property
+    def label(self) -> str:
+        if self.strategy.name == "single":
+            return f"single, {self.threads} thread{'s' * (self.threads != 1)}"
+        return str(self.strategy)
+
+    @property
+    def folder(self) -> str:
+        name = str(self.strategy).replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
+        return f"{name}-{self.threads}t" if self.strategy.name == "single" else name
+
+
+class Runs(list[Run]):
+    """The runs of a comparison, one a row."""
+
+    interrupted = False  # by Ctrl-C: the rows hold what was finished
+
+
+def compare(
+    task: Task,
+    strategies: Sequence[str | Strategy] | None = None,
+    *,
+    ranks: int | None = None,
+    threads: int | None = None,
+    rounds: int = 3,
+    round_seconds: float = ROUND_SECONDS,
+    time_limit: float | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **keywords: Any,
+) -> Runs:
+    """Fit `task` under each strategy and measure their speed in interleaved rounds; one Run a row.
+
+    A strategy that refuses the task or fails is a row with its reason. `time_limit` (seconds) bounds each fit.
+    Other keywords go to `fit`. Ctrl-C keeps what was finished.
+    """
+    if rounds < 0:
+        raise BadInput(f"rounds must be 0 or more (found {rounds})")
+    rows = plan_rows(strategies, ranks, threads)
+    stages = Stages(len(rows), rounds, round_seconds, progress)
+    interrupted = False
+    try:
+        for row in rows:
+            stages.begin_fit(row.label)
+            folder = Path(run_dir) / row.folder if run_dir is not None else None
+            row.run = _fit_row(task, row, time_limit, progress, {**keywords, "run_dir": folder})
+            row.slow.append(row.run.suspect)
+            stages.end_fit(row.run)
+        _measure_rounds(task, rows, rounds, round_seconds, time_limit, stages, keywords)
+        stages.end()
+    except KeyboardInterrupt:
+        interrupted = True
+        stages.say("interrupted: keeping what was finished")
+        for row in rows:
+            row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
+    number = uuid.uuid4().hex[:12]
+    runs = Runs(_finish(row, run_dir, number) for row in rows)
+    runs.interrupted = interrupted
+    return runs
+
+
+def plan_rows(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Row]:
+    """The rows in the order asked for; `single` becomes two, and is added where it is missing."""
+    if isinstance(strategies, str | Strategy):
+        strategies = [strategies]
+    chosen = list(strategies or HANDFUL)
+    made = [make_strategy(spec, None if _is_single(spec) else ranks) for spec in chosen]
+    others = [strategy for strategy in made if strategy.name != "single"]
+    cores = available_cores()
+    width = ranks or (max(strategy.ranks for strategy in others) if others else default_ranks())
+    narrow = threads or max(1, cores // width)
+    singles = [Row(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
+    rows = [Row(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others]
+    seen: set[str] = set()
+    unique = [row for row in rows if not (str(row.strategy) in seen or seen.add(str(row.strategy)))]  # type: ignore[func-returns-value]
+    return [*singles, *unique]
+
+
+def _is_single(spec: str | Strategy) -> bool:
+    return spec.name == "single" if isinstance(spec, Strategy) else str(spec).split(":")[0] == "single"
+
+
+def _fit_row(task: Task, row: Row, time_limit: float | None, progress: bool, keywords: dict[str, Any]) -> Run:
+    """One fit whose refusal or failure is a row, not the end of the comparison."""
+    try:
+        return fit(task, row.strategy, threads=row.threads, time_limit=time_limit, progress=progress, **keywords)
+    except (Refused, RankFailed) as problem:
+        run: Run | None = getattr(problem, "run", None)
+        status = "refused" if isinstance(problem, Refused) else "failed"
+        return run or _without_figures(task, row, status, str(problem))
+
+
+def _without_figures(task: Task, row: Row, status: str, reason: str) -> Run:
+    strategy = row.strategy
+    return Run(task.name, strategy.name, strategy.options, status=status, reason=reason, ranks=strategy.ranks)
+
+
+def _measure_rounds(
+    task: Task,
+    rows: list[Row],
+    rounds: int,
+    round_seconds: float,
+    time_limit: float | None,
+    stages: Stages,
+    keywords: dict[str, Any],
+) -> None:
+    """Short slices of every strategy in turn, so that noise falls on all alike."""
+    slices = [(row, row.run) for row in rows if row.run is not None and row.run.status == "done" and row.run.steps]
+    quick = task.replace(test=None)
+    for number in range(1, rounds + 1):
+        for place, (row, run) in enumerate(slices, start=1):
+            stages.slice(number, place, len(slices), row.label)
+            wanted = int(1000 * round_seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
+            steps = min(run.steps, max(FEWEST_STEPS, wanted))
+            slice_keywords = {**keywords, "max_steps": steps, "run_dir": None, "on_step": None, "on_epoch": None}
+            piece = _fit_row(quick, row, time_limit, False, slice_keywords)
+            run.rounds = run.rounds or []
+            if piece.status == "done" and piece.samples_per_second:
+                run.rounds.append(piece.samples_per_second)
+                row.slow.append(piece.suspect)
+            else:
+                run.notes.append(f"round {number} {piece.status}: {piece.reason}")
+
+
+def _finish(row: Row, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:
+    """The row's run with the speed of its rounds, kept in its folder."""
+    run = row.run
+    assert run is not None
+    run.comparison = comparison
+    if run.threads is None:
+        run.threads = row.threads
+    if run.rounds:
+        run.samples_per_second = statistics.median(run.rounds)
+        run.slow_rank = agreed(row.slow)
+    if run_dir is not None:
+        run.save(Path(run_dir) / row.folder)
+    return run

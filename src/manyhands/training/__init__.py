@@ -1,0 +1,1 @@
+"""Training: what happens in a fit, from the call to the record."""

@@ -1,0 +1,93 @@
+"""The losses of one rank's steps. Those on a GPU come back in blocks, read when they have arrived, so that no step waits."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import RankFailed
+from ..strategies.contract import Loss
+from ..world.health.heartbeats import who
+from ..world.rank import Rank
+
+BLOCK = 50  # steps whose losses travel from the device together
+
+
+class Losses:
+    """`kept` holds (step, mean, samples) of every step whose loss is known, steps counted from 0."""
+
+    def __init__(self, rank: Rank):
+        self.rank = rank
+        self.kept: list[tuple[int, float, int]] = []
+        self._there: list[tuple[int, Tensor, int]] = []  # (first step, means, samples of each) still on the device
+        self._steps_there = 0
+        self._travelling: deque[tuple[Tensor, torch.cuda.Event, list[tuple[int, int]]]] = deque()
+
+    def note(self, found: Loss | Sequence[Loss] | None, step: int) -> None:
+        """The losses a worker gave in `step`; one that runs several steps at once gives those of the steps before too."""
+        if found is None:
+            return
+        losses = [found] if isinstance(found, Loss) else found
+        first = step + 1 - sum(_steps(loss) for loss in losses)
+        for loss in losses:
+            self._note(loss, first)
+            first += _steps(loss)
+
+    def _note(self, loss: Loss, step: int) -> None:
+        mean, count = loss
+        if not isinstance(mean, Tensor):
+            self._keep(step, mean, count)
+        elif mean.device.type == "cpu":
+            for number, value in enumerate(mean.reshape(-1).tolist()):
+                self._keep(step + number, value, count)
+        else:
+            self._there.append((step, mean, count))
+            self._steps_there += _steps(loss)
+            if self._steps_there >= BLOCK:
+                self._send()
+                while self._travelling and self._travelling[0][1].query():
+                    self._arrive()
+
+    def read(self) -> None:
+        """Wait for all that are still on the device."""
+        self._send()
+        while self._travelling:
+            self._travelling[0][1].synchronize()
+            self._arrive()
+
+    def _send(self) -> None:
+        if not self._there:
+            return
+        means = torch.cat([mean.detach().reshape(-1).float() for _, mean, _ in self._there])
+        block = torch.empty(len(means), pin_memory=True)
+        block.copy_(means, non_blocking=True)
+        sent = torch.cuda.Event()
+        sent.record()
+        steps = [(step + number, count) for step, mean, count in self._there for number in range(mean.numel())]
+        self._travelling.append((block, sent, steps))
+        self._there, self._steps_there = [], 0
+
+    def _arrive(self) -> None:
+        block, _, steps = self._travelling.popleft()
+        for (step, count), mean in zip(steps, block.tolist(), strict=True):
+            self._keep(step, mean, count)
+
+    def _keep(self, step: int, mean: float, count: int) -> None:
+        if count and not math.isfinite(mean):
+            raise RankFailed(
+                f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
+                "not a finite number; lower the learning rate, clip gradients (clip=1.0) or look at the data",
+                rank=self.rank.index,
+                step=step + 1,
+                phase="forward",
+                kind="loss",
+            )
+        self.kept.append((step, mean, count))
+
+
+def _steps(loss: Loss) -> int:
+    return loss.mean.numel() if isinstance(loss.mean, Tensor) else 1

@@ -1,0 +1,1 @@
+"""Health: heartbeats, stalls, survivors, and waits that end."""

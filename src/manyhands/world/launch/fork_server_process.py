@@ -1,0 +1,205 @@
+"""The fork server: a clean process that has torch imported and forks ranks in milliseconds.
+
+    caller ── request socket ──> server          (one per program, imports torch once)
+       │                            └─ fork ──> keeper      (one per launch)
+       └── control socket ──────────────────────┤
+                                                ├─ fork ──> rank 0   (own process group)
+                                                └─ fork ──> rank 1
+
+A program that uses torch has threads and cannot be forked safely; spawning costs an import of torch per
+rank and runs the caller's script again. The server never computes, so forking it is safe, and it never
+imports the caller's `__main__`: scripts need no guard.
+
+The keeper is the parent of the ranks. It reports how each one ended over the control socket, and when that
+socket closes, because the caller is done or dead, it kills what is left. Ranks ask the kernel to be killed
+with their keeper, keepers with the server, and the server asks to be woken when the caller ends. So nothing outlives the
+caller, whatever kills whom, and even if the server or a keeper had been stopped (Ctrl-Z, SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+
+# The order in which descriptors travel in a request; the links of the ranks follow.
+MEETING, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
+LAST_SECONDS = 1  # after the caller has gone
+RankProcess = Callable[[int, int, dict[str, int]], None]
+
+
+def live(requests: int) -> None:
+    """The life of the server's process, to its end.
+
+    Without the interpreter's clean-up: what is frozen here would be reported as leaked in the user's terminal (by
+    triton, which comes with torch).
+    """
+    _leave(lambda: serve(socket.socket(fileno=requests)))
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a keeper for every request until the caller goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for, before the end
+    when_parent_ends(signal.SIGCONT)
+    from .rank_process import rank_process  # imports torch: the point of this process
+
+    # torch's optimizers import the first at their first call, ranks on CPU the last when they connect
+    _import(["torch._dynamo", "manyhands.training.fit", "manyhands.world.shm"])
+    gc.collect()
+    gc.freeze()  # forked pages stay shared
+    server = os.getpid()
+    while True:
+        message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
+        if not message:
+            _wait_for_keepers()
+            return
+        _import(json.loads(message))
+        if os.fork() == 0:
+            when_parent_ends(signal.SIGKILL, server)
+            requests.close()
+            _leave(lambda fds=fds: keep(fds, rank_process))  # type: ignore[misc]
+        for fd in fds:
+            os.close(fd)
+
+
+def _wait_for_keepers() -> None:
+    """Let them end their ranks in order; one that cannot, because it was stopped, dies with this process."""
+    signal.alarm(LAST_SECONDS)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # with SIGCHLD ignored: until all have ended
+
+
+def _import(modules: list[str]) -> None:
+    """Slow imports happen here once, before the fork, instead of in every rank of every launch."""
+    for name in modules:
+        if name not in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+                gc.freeze()
+
+
+def keep(fds: list[int], rank_process: RankProcess) -> None:
+    """Fork the ranks of one launch, report their ends, and leave nothing when the caller has gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    control = socket.socket(fileno=fds[CONTROL])
+    links = fds[FIRST_LINK:]
+    named = {"meeting": fds[MEETING], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD]}
+    named |= {"stacks": fds[STACKS], "shared": fds[SHARED]}
+    os.dup2(fds[STDERR], 1)  # what ranks print must not mix with the caller's standard output
+    os.dup2(fds[STDERR], 2)
+    keeper = os.getpid()
+    pids: dict[int, int] = {}
+    for index, link in enumerate(links):
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            for other in links:
+                if other != link:
+                    os.close(other)
+            when_parent_ends(signal.SIGKILL, keeper)
+            os.setpgid(0, 0)
+            _leave(lambda index=index, link=link: rank_process(index, link, named))  # type: ignore[misc]
+        pids[pid] = index
+    for fd in {*links, *named.values()}:
+        os.close(fd)
+    try:
+        _say(control, {"keeper": keeper, "pids": list(pids)})
+        _watch(control, pids)
+    finally:
+        _kill(pids)
+        control.close()  # now, for the caller waits for it: the kernel would first take this process's memory apart
+
+
+def _watch(control: socket.socket, pids: dict[int, int]) -> None:
+    """Report every end until the caller closes the control socket."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(wake_read, selectors.EVENT_READ)
+    living = dict(pids)
+    while True:
+        for pid in list(living):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                _kill_group(pid)  # its loader workers must not outlive it
+                _say(control, {"ended": living.pop(pid), "code": os.waitstatus_to_exitcode(status)})
+        for key, _ in selector.select(timeout=1.0):
+            if key.fileobj is control:
+                if _hung_up(control):
+                    return
+            else:
+                os.read(wake_read, 4096)
+
+
+def _hung_up(control: socket.socket) -> bool:
+    try:
+        return not control.recv(64)
+    except ConnectionResetError:  # killed before it had read all that was told
+        return True
+
+
+def _kill(pids: dict[int, int]) -> None:
+    for pid in pids:
+        _kill_group(pid)
+    for pid in pids:
+        try:
+            os.waitpid(pid, 0)
+        except ChildProcessError:
+            continue
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _say(control: socket.socket, message: dict[str, object]) -> None:
+    try:
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return  # the caller is gone; _watch notices by itself
+
+
+def when_parent_ends(number: int, parent: int | None = None) -> None:
+    """Ask the kernel for this signal when the parent ends, also if this process is stopped; leave if `parent` has ended."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def _leave(body: Callable[[], None]) -> None:
+    """Run the body of a process and end it without the interpreter's clean-up; in a forked one it belongs to the parent."""
+    code = 1
+    try:
+        body()
+        code = 0
+    except SystemExit as leaving:  # a rank whose failure has been told
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)

@@ -1,0 +1,150 @@
+"""The life of one process of a launch: from the fork, through the caller's function, to its result or its failure."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import RankFailed
+from ...model import torch_internals as torch_parts
+from ..health.heartbeats import PID, Board, where, who
+from ..health.stalls import answer_with_stacks
+from ..shared_memory import Slot, attach_tensors, close_quietly
+from .arithmetic import set_arithmetic
+from .by_value import unpack
+from .messages import Link
+
+_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a process of a launch knows before it runs anything of the user's."""
+
+    processes: int
+    ranks: int  # those of the processes that train; the rest serve
+    threads: int
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    port: int | None
+    slots: dict[str, Slot] | None
+    keep_memory: bool = True
+    arithmetic: dict[str, Any] = field(default_factory=dict)  # how the caller has set torch's
+    without: tuple[str, ...] = ()  # the parts of torch that the caller does without
+
+
+@dataclass
+class Place:
+    """What a launched function gets: who it is among the processes, and its lines to the others."""
+
+    index: int
+    processes: int
+    ranks: int
+    threads: int
+    link: Link
+    board: Board
+    shared: dict[str, Tensor] | None
+    meeting: int  # the descriptor that the ranks meet by (meeting.py)
+    port: int | None
+
+
+def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
+    """The life of one process of a launch, from the fork to its result (called by the keeper)."""
+    connection = Link(link)
+    board: Board | None = None
+    try:
+        scene: Scene = unpack(fds["scene"])
+        board = Board(scene.processes, fds["board"])
+        board.row(index)[PID] = os.getpid()
+        answer_with_stacks(fds["stacks"])
+        _enter(scene, index)
+        shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
+        body = unpack(fds["body"])
+        close_quietly(fds["scene"], fds["body"], fds["shared"])
+        place = Place(
+            index,
+            scene.processes,
+            scene.ranks,
+            scene.threads,
+            connection,
+            board,
+            shared,
+            fds["meeting"],
+            scene.port,
+        )
+        result = body(place)
+        connection.tell("done", result)
+    except BaseException as problem:
+        failure = describe(problem, index, board)
+        with contextlib.suppress(OSError):
+            connection.tell("failed", failure)
+        raise SystemExit(1) from None
+
+
+def _enter(scene: Scene, index: int) -> None:
+    """Take over the caller's surroundings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(scene.environment)
+    os.environ.update(
+        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(scene.processes), OMP_NUM_THREADS=str(scene.threads)
+    )
+    with contextlib.suppress(OSError):
+        os.chdir(scene.folder)
+    sys.path[:] = scene.path
+    torch.set_num_threads(scene.threads)
+    set_arithmetic(scene.arithmetic)
+    torch_parts.leave_out(scene.without)
+    if scene.keep_memory:
+        keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what a step frees for the next one.
+
+    By default glibc gives tensors of more than 128 KiB back to the system at once, and every step then pays for its
+    memory anew, page by page.
+    """
+    mmap_threshold, trim_threshold = -3, -1
+    with contextlib.suppress(AttributeError, OSError):  # other C libraries have no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        if not mallopt(mmap_threshold, 1 << 30):
+            mallopt(mmap_threshold, 1 << 25)  # the most that older ones accept
+        mallopt(trim_threshold, 1 << 30)
+
+
+def describe(problem: BaseException, index: int, board: Board | None) -> RankFailed:
+    """An exception of a rank as one line with rank, step and phase, its traceback beside it."""
+    if isinstance(problem, RankFailed) and problem.rank is not None:
+        another = problem.rank != index and board is not None and problem.rank < board.processes
+        if another:  # what one rank says of another: that one, or its end, knows better (not so of its own replicas)
+            problem.kind = "consequence"
+        return problem
+    beat = board.beat(index) if board else None
+    processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)
+    text = str(problem).strip().split("\n")[0]
+    name = type(problem).__name__
+    consequence = isinstance(problem, OSError | RuntimeError) and any(
+        word in str(problem).lower() for word in _CONSEQUENCES
+    )
+    step, phase = (beat.step, beat.phase) if beat else (None, None)
+    return RankFailed(
+        f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
+        rank=index,
+        step=step,
+        phase=phase,
+        kind="consequence" if consequence else "raised",
+        traceback="".join(traceback.format_exception(problem)),
+    )

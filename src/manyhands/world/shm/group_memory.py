@@ -1,0 +1,221 @@
+"""The memory all ranks of a group map, and who is behind each rank.
+
+        line (64 bytes each, so that two ranks never write one cache line)
+        0 .. N          rank r: process id, its start time, 1 once it has left the group
+        N .. 3N         arrivals: the stage rank r has reached, even and odd stages apart     shm_collectives.py
+        3N .. 3N+2N^2   bytes ever written and bytes ever read, for each pair of ranks        shm_channels.py
+        slots           2 x N of `slot_bytes`: even and odd stages apart
+        rings           N x N of `ring_bytes`: from rank s to rank d
+
+The memory is a memfd made by the group's first rank; the others open it under `/proc/<pid>/fd`. It has no name, so the
+kernel frees it with its last process, however that ends, and it does not count against the size of /dev/shm. Where that
+is not permitted, it is a file whose name is removed as soon as all ranks have attached. Pages cost nothing until touched.
+
+Order of writes: data is written first, then a word of 8 aligned bytes that announces it. x86 keeps that order by itself
+(stores are seen in program order, loads do not pass older loads) and an aligned 8-byte store is never seen in half. Other
+machines (ARM) may reorder, so there `fence` takes and frees a lock between the two, which no store may cross; that path
+is untried.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import platform
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed import Store
+
+from ...errors import BadInput, RankFailed
+
+LINE = 8  # words of 8 bytes in a cache line
+PAGE = 4096
+
+_order_lock = threading.Lock()
+
+
+def _lock_fence() -> None:
+    with _order_lock:
+        pass
+
+
+# None where the processor keeps the order of stores and of loads by itself.
+fence: Callable[[], None] | None = None if platform.machine() in ("x86_64", "AMD64") else _lock_fence
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything lies, from the number of ranks and the two sizes."""
+
+    ranks: int
+    slot_bytes: int
+    ring_bytes: int
+
+    def arrival(self, rank: int, parity: int) -> int:
+        return (self.ranks * (1 + parity) + rank) * LINE
+
+    def written(self, source: int, target: int) -> int:
+        return (3 * self.ranks + 2 * (source * self.ranks + target)) * LINE
+
+    def read(self, source: int, target: int) -> int:
+        return self.written(source, target) + LINE
+
+    @property
+    def slots_at(self) -> int:
+        lines = 3 * self.ranks + 2 * self.ranks**2
+        return -(-lines * LINE * 8 // PAGE) * PAGE
+
+    def slot(self, rank: int, parity: int) -> int:
+        return self.slots_at + (parity * self.ranks + rank) * self.slot_bytes
+
+    def ring(self, source: int, target: int) -> int:
+        return self.slot(0, 2) + (source * self.ranks + target) * self.ring_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.ring(self.ranks, 0)
+
+    def modest(self) -> Layout:
+        """The same in little memory, for a /dev/shm that is small and where every page counts, touched or not."""
+        return Layout(self.ranks, min(self.slot_bytes, 64 << 10), min(self.ring_bytes, 64 << 10))
+
+
+class Memory:
+    """One rank's mapping: `words` to announce with, tensors over any part to move data with."""
+
+    def __init__(self, store: Store, rank: int, layout: Layout):
+        self.rank = rank
+        self._map, self.layout = _attach(store, rank, layout)
+        self.words = memoryview(self._map)[: self.layout.slots_at].cast("Q")
+        self._process = os.getpid()
+        self.words[rank * LINE + 1] = _start_time(self._process) or 0
+        self.words[rank * LINE] = self._process
+
+    def signed_words(self, offset: int, nbytes: int) -> memoryview:
+        return memoryview(self._map)[offset : offset + nbytes].cast("q")
+
+    def tensor(self, dtype: torch.dtype, offset: int, count: int) -> Tensor:
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
+
+    def loss_of(self, rank: int) -> str | None:
+        """Why rank can never come again, or None while it can."""
+        pid, started, left = self.words[rank * LINE : rank * LINE + 3]
+        if left:
+            return "left the group"
+        if pid and not _alive(pid, started):
+            return f"died (process {pid} is gone)"
+        return None
+
+    def leave(self) -> None:
+        """Tell the others that this rank comes no more; the mapping goes with the last tensor over it."""
+        if os.getpid() == self._process:  # a forked child inherits the mapping but is not the rank
+            self.words[self.rank * LINE + 2] = 1
+
+
+def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]:
+    """Map the same memory on every rank: without a name where /proc allows it, else a file with its name removed."""
+    # The n-th time this group of keys is used (a store may outlive a process group), its keys carry n.
+    use = (store.add("joined", 1) - 1) // layout.ranks
+    ways = {"memfd": (_create_memfd, layout), "file": (_create_file, layout.modest())}
+    for way, (create, planned) in ways.items():
+        key = f"{use}/{way}"
+        fd, path = -1, ""
+        if rank == 0:
+            fd, path, problem = create(planned.nbytes)
+            where = {"fd": fd, "pid": os.getpid(), "path": path, "problem": problem, "host": _host()}
+            store.set(f"{key}/where", json.dumps(where))
+        mapped, problem = _open(json.loads(store.get(f"{key}/where")), fd, planned.nbytes)
+        store.set(f"{key}/{rank}", problem)
+        problems = [store.get(f"{key}/{r}").decode() for r in range(layout.ranks)]
+        if fd >= 0:
+            os.close(fd)
+        if path:
+            os.unlink(path)
+        if mapped is not None and not any(problems):
+            return mapped, planned
+    failed = next(r for r, text in enumerate(problems) if text)
+    if problems[failed].startswith("host "):
+        raise BadInput(
+            f"manyhands_shm joins ranks of one host, but rank {failed} runs on {problems[failed].removeprefix('host ')}, "
+            f"which is not where rank 0 runs; use gloo across hosts"
+        )
+    raise RankFailed(f"rank {failed} cannot map the group's shared memory: {problems[failed]}", rank=failed)
+
+
+def _create_memfd(nbytes: int) -> tuple[int, str, str]:
+    """(descriptor, path, problem) of memory without a name."""
+    try:
+        fd = os.memfd_create("manyhands")
+        os.ftruncate(fd, nbytes)
+    except (AttributeError, OSError) as error:
+        return -1, "", str(error)
+    return fd, "", ""
+
+
+def _create_file(nbytes: int) -> tuple[int, str, str]:
+    """The same with a name. All of it is reserved: in a full /dev/shm the first write would be a bus error otherwise."""
+    fd, path = tempfile.mkstemp(prefix="manyhands-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    try:
+        os.posix_fallocate(fd, 0, nbytes) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, nbytes)
+    except OSError as error:
+        os.close(fd)
+        os.unlink(path)
+        return -1, "", f"{os.path.dirname(path)} has no room for {nbytes} bytes ({error})"
+    return fd, path, ""
+
+
+def _open(where: dict, own_fd: int, nbytes: int) -> tuple[mmap.mmap | None, str]:
+    """The mapping, or the reason why there is none."""
+    if where["host"] != _host():
+        return None, f"host {socket.gethostname()}"
+    if where["problem"]:
+        return None, where["problem"]
+    if own_fd >= 0:
+        return mmap.mmap(own_fd, nbytes), ""
+    try:
+        fd = os.open(where["path"] or f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR)
+    except OSError as error:
+        return None, str(error)
+    try:
+        return mmap.mmap(fd, nbytes), ""
+    finally:
+        os.close(fd)
+
+
+def _host() -> str:
+    """Equal for processes that can see each other's memory: one boot of one kernel, one name space of processes."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+
+
+def _start_time(pid: int) -> int | None:
+    """When the process began (so that a reused number is told apart), 0 where unknown, None when it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if os.path.exists("/proc/self/stat") else 0
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _alive(pid: int, started: int) -> bool:
+    now = _start_time(pid)
+    if now != 0:
+        return now == started
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

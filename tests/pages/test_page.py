@@ -1,0 +1,387 @@
+"""The page as text: what is in it, what is not, and that no record can break it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from html import unescape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.errors import BadInput
+from manyhands.pages import report
+from manyhands.pages.page import page
+from manyhands.record.run import PHASES, Run
+
+Make = Callable[..., Run]
+CHARTS = {"speed", "loss-time", "loss-steps", "accuracy", "phases", "memory", "usage", "classes", "staleness"}
+
+
+def data_of(text: str) -> list[dict[str, Any]]:
+    found = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def words_of(text: str) -> str:
+    """What a reader reads: no scripts, styles or tags."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", " ", body))
+
+
+def test_every_chart_of_a_comparison_is_there_with_units(runs: list[Run]) -> None:
+    charts = {chart["id"]: chart for chart in data_of(page(runs))}
+    timelines = {f"timeline-{number}" for number in range(1, 7)}
+    assert set(charts) == CHARTS | timelines
+    for key, chart in charts.items():
+        titles = [chart["layout"][axis]["title"].get("text", "") for axis in ("xaxis", "yaxis")]
+        rows_are_named = bool(chart["layout"]["yaxis"].get("ticktext"))
+        assert titles[0], f"{key} has no unit on its horizontal axis"
+        assert titles[1] or rows_are_named, f"{key} has no unit on its vertical axis"
+
+
+def test_phases_keep_their_order_and_colours(runs: list[Run]) -> None:
+    charts = {chart["id"]: chart for chart in data_of(page(runs))}
+    for key in ("phases", "timeline-3"):
+        bars = [trace for trace in charts[key]["data"] if trace["type"] == "bar" and trace["name"] != "overlapped"]
+        drawn = [trace["name"] for trace in bars]
+        assert drawn == [phase for phase in PHASES if phase in drawn]
+        colours = {trace["name"]: trace["marker"]["color"] for trace in bars}
+        assert colours == {phase: f"var(--phase-{phase})" for phase in drawn}
+
+
+def test_phases_of_the_chart_are_those_of_the_record(runs: list[Run]) -> None:
+    chart = next(chart for chart in data_of(page(runs)) if chart["id"] == "phases")
+    *bars, hidden = chart["data"]
+    total = sum(trace["x"][2] for trace in bars)
+    assert runs[2].phases_ms is not None
+    assert total == pytest.approx(sum(runs[2].phases_ms.values()), rel=1e-3)
+    assert (hidden["name"], hidden["x"], hidden["y"]) == ("overlapped", [1.6], [2.4])  # of ddp, beside its row
+    begins = sum(runs[2].phases_ms[name] for name in ("load", "augment", "forward"))
+    assert hidden["base"] == [pytest.approx(begins, rel=1e-3)]
+
+
+def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None:
+    charts = {chart["id"]: chart for chart in data_of(page(runs))}
+
+    def widths(key: str) -> set[float]:
+        return {width for trace in charts[key]["data"] if trace["type"] == "bar" for width in trace["width"]}
+
+    assert len(widths("timeline-3")) == 2  # ddp hides some communication behind backward
+    assert len(widths("timeline-4")) == 1  # hogwild does not
+
+
+def test_a_timeline_shows_ranks_at_the_same_time_even_when_their_steps_are_not(make: Make) -> None:
+    run = make("hogwild", 100)
+    run.timeline = [
+        {
+            "rank": rank,
+            "step": step,
+            "phase": "forward",
+            "start_ms": 40 * rank + 10 * step,
+            "end_ms": 40 * rank + 10 * step + 10,
+        }
+        for rank in range(2)
+        for step in range(6)
+    ]  # rank 0 is recorded from 0 to 60 ms, rank 1 from 40 to 100
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    bars, marks = chart["data"]
+    assert sorted(zip(bars["y"], bars["base"], strict=True)) == [(0, 0), (0, 10), (1, 0), (1, 10)]
+    assert sorted(zip(marks["y"], marks["customdata"], strict=True)) == [(0, 4), (0, 5), (1, 0), (1, 1)]
+
+
+def test_ranks_never_recorded_together_are_all_shown(make: Make) -> None:
+    run = make("hogwild", 100)
+    run.timeline = [
+        {"rank": rank, "step": 0, "phase": "forward", "start_ms": 50 * rank, "end_ms": 50 * rank + 10}
+        for rank in range(2)
+    ]
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    assert chart["data"][0]["base"] == [0, 50]
+
+
+def test_a_lone_half_chart_gets_the_whole_line(make: Make) -> None:
+    run = make("ddp", 100, per_rank=[{"rank": 0, "peak_memory_bytes": 2**28}])
+    assert 'class="chart half"' not in page([run])
+    run.usage = {"cores": [{"core": 0, "mean_percent": 50.0}]}
+    assert page([run]).count('class="chart half"') == 2
+
+
+def test_a_server_is_no_rank(make: Make) -> None:
+    spans = [{"rank": rank, "step": 4, "phase": "wait", "start_ms": 0.0, "end_ms": 1.0} for rank in range(3)]
+    run = make("parameter_server", 100)
+    run.timeline = spans
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "timeline-1")
+    assert chart["layout"]["yaxis"]["ticktext"] == ["rank 0", "rank 1", "server 0"]
+
+
+def test_gpus_have_their_use_and_memory(make: Make) -> None:
+    gpus = [{"gpu": 0, "mean_percent": 41.0, "memory_bytes": 3 * 2**30}]
+    cores = [{"core": core, "mean_percent": 10.0} for core in range(64)]
+    text = page([make("ddp", 100, usage={"cores": cores, "gpus": gpus})])
+    chart = next(chart for chart in data_of(text) if chart["id"] == "usage")
+    assert chart["data"][0]["x"][-1] == "GPU 0"
+    assert chart["data"][0]["z"][0][-1] == 41.0
+    assert "GPU 0 3.00 GiB" in words_of(text)
+
+
+def test_sentences_rows_commands_and_machine(runs: list[Run]) -> None:
+    text = words_of(page(runs))
+    for expected in (
+        "hogwild is 1.7x faster than one process with one thread",
+        "failed: rank 1 of 2 failed in step 17, backward: RuntimeError: planted",
+        "refused: model_parallel cannot cut this model",
+        "rank 1 slow in forward, 4.2 ms behind",
+        "rank 1 is slow in `forward`",
+        "the last stage holds 61 % of the work",
+        "manyhands compare glyphs single ddp hogwild locked pipeline parameter_server --ranks 2",
+        "A processor",
+        "2.13.0",
+        "updates race",
+    ):
+        assert expected in text, expected
+
+
+def test_a_target_adds_its_column(runs: list[Run]) -> None:
+    assert "to target" not in words_of(page(runs))
+    assert "The target is a test accuracy of 90 %" in words_of(page(runs, target=0.9))
+
+
+def test_charts_without_data_say_why(make: Make) -> None:
+    text = page([make("ddp", status="refused", reason="no")])
+    assert data_of(text) == []
+    for why in (
+        "No run has a speed.",
+        "No run recorded the loss of its steps.",
+        "No test accuracy was recorded.",
+        "No run recorded the phases of its steps.",
+        "No run kept a timeline of its steps.",
+        "No run recorded the memory of its ranks.",
+        "No run recorded the use of cores and GPUs.",
+        "No run recorded the accuracy of each class.",
+        "No run was asynchronous",
+        "no command was recorded",
+    ):
+        assert why in words_of(text)
+
+
+def test_strings_of_a_record_cannot_become_code(runs: list[Run]) -> None:
+    evil = '</script><script>window.hurt = 1</script><img src=x onerror="window.hurt = 1">'
+    run = runs[3]
+    run.strategy = run.task = run.reason = run.command = run.started = run.device = evil
+    run.status, run.options, run.notes, run.environment = "stopped", {evil: evil}, [evil], {evil: evil, "cpu": evil}
+    run.slow_rank = {"rank": evil, "phase": evil, "behind_ms": evil}
+    run.test = {"accuracy": 0.5, "per_class": {evil: 0.5}}
+    run.timeline.append({"rank": 0, "step": 5, "phase": evil, "start_ms": 0, "end_ms": 1})
+    run.per_rank[0]["rank"], run.faults, run.phases_source = evil, [{evil: evil}], evil
+    text = page(runs, title=evil)
+    assert "<img" not in text
+    assert len(re.findall(r"<script[ >]", text)) == 3  # the data, plotly.js and page.js: no fourth
+    assert text.count("window.hurt") > 10  # it is all shown, as text
+    shown = json.dumps(data_of(text))
+    assert "&lt;img" in shown
+    assert "<img" not in shown
+
+
+def test_nothing_is_fetched(runs: list[Run]) -> None:
+    text = page(runs)
+    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"https?://", outside)
+    assert "default-src 'none'" in outside
+    assert len(re.findall(r"'sha256-[A-Za-z0-9+/=]{44}'", outside)) == 2
+    assert text.count("plotly.js v") == 1
+
+
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(Run) if field.name not in ("task", "strategy")]
+)
+def test_a_record_with_a_gap_still_renders(runs: list[Run], field: str) -> None:
+    for run in runs[2:4]:
+        setattr(run, field, None)
+    assert "</html>" in page(runs[2:4])
+
+
+OLDER = {  # a record as an earlier version might have left it: less in it, other forms, names nobody knows any more
+    "schema": 0, "task": "glyphs", "strategy": "ddp", "status": "done", "ranks": 2, "samples_per_second": 4000.0,
+    "losses": None, "epochs": {"1": 0.9}, "per_rank": None, "options": None, "phases_ms": {"compute": 8.0, "sync": 2.0},
+    "seconds_per_epoch": [1.0, 2.0], "test": {"accuracy": 0.9},
+}  # fmt: skip
+
+
+def test_records_of_an_older_schema_render_beside_newer_ones_and_say_so(runs: list[Run], tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").write_text(json.dumps(OLDER))
+    runs[0].save(tmp_path / "new")
+    text = report([tmp_path / "old", tmp_path / "new"], tmp_path / "page.html").read_text()
+    words = " ".join(words_of(text).split())
+    assert "schema 0, written by an older manyhands" in words
+    assert "4,000" in words
+    assert "90.00 %" in words
+    charts = {chart["id"]: chart for chart in data_of(text)}
+    assert {"speed", "phases"} <= set(charts)
+    other = next(trace for trace in charts["phases"]["data"] if trace["name"] == "other")
+    assert other["x"][0] == 10.0  # phases of other names
+
+
+def test_the_least_a_record_can_hold(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 0, "task": "glyphs", "strategy": "ddp"}))
+    assert "schema 0" in words_of(report([tmp_path], tmp_path / "page.html").read_text())
+
+
+def test_a_record_of_a_later_version_is_refused_with_its_version(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 99, "task": "glyphs", "strategy": "ddp"}))
+    with pytest.raises(BadInput, match=r"newer manyhands \(record schema 99"):
+        report([tmp_path], tmp_path / "page.html")
+
+
+def test_figures_that_are_not_finite_do_not_reach_the_page(runs: list[Run]) -> None:
+    runs[2].losses[5], runs[2].losses[6] = float("nan"), None
+    runs[2].rounds = [float("inf"), 7000.0]
+    runs[2].samples_per_second = float("nan")
+    assert data_of(page(runs))
+
+
+def test_a_curve_of_many_steps_is_thinned_by_means(make: Make) -> None:
+    run = make("ddp", 100, losses=[float(step % 2) for step in range(96_000)], seconds=50.0)
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "loss-time")
+    assert len(chart["data"][0]["x"]) <= 60
+    assert set(chart["data"][0]["y"]) == {0.5}
+    assert chart["data"][0]["x"][-1] == 50.0
+
+
+def test_loss_by_time_follows_the_epochs(make: Make) -> None:
+    epochs = [{"seconds": 1.0, "samples": 200}, {"seconds": 3.0, "samples": 200}]  # the second one was slower
+    run = make("ddp", 100, losses=[4.0, 3.0, 2.0, 1.0], epochs=epochs, batch_size=128, seconds=4.0)
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "loss-time")
+    assert chart["data"][0]["x"] == [0.5, 1.0, 2.5, 4.0]
+
+
+def test_many_ranks_and_classes_are_cut_to_what_fits(make: Make) -> None:
+    ranks = [{"rank": rank, "peak_memory_bytes": (rank + 1) * 2**30} for rank in range(64)]
+    classes = {f"class {number}": number / 100 for number in range(100)}
+    run = make("ddp", 100, ranks=64, per_rank=ranks, test={"accuracy": 0.5, "per_class": classes})
+    charts = {chart["id"]: chart for chart in data_of(page([run]))}
+    assert charts["memory"]["data"][0]["x"] == [1, 33, 64]
+    assert charts["classes"]["data"][0]["x"] == [f"class {number}" for number in range(20)]
+    assert "Of 100 classes, the 20 hardest are shown." in words_of(page([run]))
+
+
+def test_a_long_histogram_of_staleness_is_binned(make: Make) -> None:
+    run = make("hogwild", 100, staleness={"mean": 50.0, "max": 99, "histogram": [1] * 100})
+    chart = next(chart for chart in data_of(page([run])) if chart["id"] == "staleness")
+    assert len(chart["data"][0]["x"]) <= 40
+    assert sum(chart["data"][0]["y"]) == pytest.approx(100, abs=0.1)
+
+
+def test_runs_are_read_from_folders_and_folders_of_folders(runs: list[Run], tmp_path: Path) -> None:
+    for number, run in enumerate(runs[:3]):
+        run.save(tmp_path / "runs" / str(number))
+    alone = report(tmp_path / "runs" / "2", tmp_path / "alone.html").read_text()
+    assert "timeline-1" in alone
+    everything = words_of(report([tmp_path / "runs"], tmp_path / "all.html").read_text())
+    for name in ("single (1 thread)", "single (2 threads)", "ddp"):
+        assert name in everything
+
+
+def test_where_the_page_goes(runs: list[Run], tmp_path: Path) -> None:
+    assert report(runs, tmp_path / "new" / "page.html") == tmp_path / "new" / "page.html"
+    assert report(runs, tmp_path) == tmp_path / "report.html"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "page.html", "report.html"]
+
+
+def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing to report: no runs were given"):
+        report([], tmp_path / "page.html")
+    with pytest.raises(BadInput, match=r"no run at .*nowhere: run\.json not found"):
+        report([tmp_path / "nowhere"], tmp_path / "page.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"the report cannot be written to .*; choose another path"):
+        report([Run("glyphs", "ddp")], tmp_path / "file" / "page.html")
+
+
+def test_plotly_is_loaded_only_to_make_a_page() -> None:
+    code = "import sys, manyhands.report, manyhands.pages.words; print('plotly' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- colours ----------------------------------------------------------------------------------------------------
+
+
+def palettes() -> dict[str, dict[str, str]]:
+    css = files("manyhands.report").joinpath("page.css").read_text()
+    light, dark = css.split("@media screen and (prefers-color-scheme: dark)")[:2]
+    read = {
+        name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part))
+        for name, part in (("light", light), ("dark", dark.split("\n}\n")[0]))
+    }
+    assert set(read["light"]) == set(read["dark"])
+    return read
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_and_marks_stand_out_from_the_surface(theme: str) -> None:
+    colours = palettes()[theme]
+    for name in ("text", "muted", "bad", "focus"):
+        assert contrast(colours[name], colours["surface"]) >= 4.5, name
+    marks = [name for name in colours if name.startswith(("series-", "phase-"))] + ["accent", "baseline"]
+    assert len(marks) == 8 + len(PHASES) + 2
+    for name in marks:
+        assert contrast(colours[name], colours["surface"]) >= 3, name
+    for cell in ("scale-low", "scale-high"):  # figures are written into the cells
+        assert contrast(colours["text"], colours[cell]) >= 4.5, cell
+
+
+# How eyes without red, green or blue cones see linear red, green and blue (Machado, Oliveira and Fernandes, 2009).
+EYES = {
+    "every cone": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "no green": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "no blue": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+
+
+def dot(row: Sequence[float], column: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(row, column, strict=True))
+
+
+def lab(colour: str, eyes: str) -> tuple[float, float, float]:
+    """CIE L*a*b* of a colour as these eyes see it: distances there are those people notice."""
+    seen = [min(1.0, max(0.0, dot(row, linear(colour)))) for row in EYES[eyes]]
+    to_xyz = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8729))
+    x, y, z = (math.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (dot(r, seen) for r in to_xyz))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("group", ["series-", "phase-"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_stay_apart_for_every_kind_of_eyes(theme: str, group: str, eyes: str) -> None:
+    colours = {name: value for name, value in palettes()[theme].items() if name.startswith(group)}
+    for first, second in itertools.combinations(colours, 2):
+        distance = math.dist(lab(colours[first], eyes), lab(colours[second], eyes))
+        assert distance > 12, (first, second, distance)

@@ -1,0 +1,309 @@
+"""Every sentence of a conclusion, from records made by hand; figures and rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from manyhands.pages import columns
+from manyhands.pages.figures import names, relation, seconds_to
+from manyhands.pages.words import conclusion, efficiency, largest_phase, remarks, speedup, spread, table, verdict
+from manyhands.record.run import Run
+
+Make = Callable[..., Run]
+
+
+def test_the_gain_is_the_second_core(make: Make) -> None:
+    runs = [make("single", 4800), make("single", 7600, threads=2), make("ddp", 7680)]
+    assert conclusion(runs) == (
+        "ddp is 1.6x faster than one process with one thread, but one process with two threads is as fast: "
+        "the gain is the second core, not ddp."
+    )
+
+
+def test_a_gain_that_cannot_be_told_from_that_of_the_cores_is_not_denied(make: Make) -> None:
+    """Where intervals overlapped it was claimed that the gain was the second core's."""
+    wide = make("single", 7600, threads=2, rounds=[6000, 7600, 9000])
+    assert verdict([make("single", 4800), wide, make("hogwild", 7680)]) == (
+        "hogwild is 1.6x faster than one process with one thread, but one process with two threads "
+        "could not be told apart from hogwild in 3 rounds; try --rounds 9."
+    )
+
+
+def test_with_more_cores_the_gain_is_the_other_cores(make: Make) -> None:
+    runs = [make("single", 1000, threads=4), make("single", 3900, threads=16), make("ddp", 3900, threads=4, ranks=4)]
+    assert verdict(runs).endswith(
+        "one process with 16 threads is as fast: the gain is the other twelve cores, not ddp."
+    )
+
+
+def test_a_strategy_faster_than_all_cores_is_praised_for_it(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 5000, threads=2), make("hogwild", 7200)]
+    assert verdict(runs) == (
+        "hogwild is 1.8x faster than one process with one thread and 1.4x faster than one process with two threads."
+    )
+
+
+def test_threads_beat_ranks(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 7200, threads=2), make("ddp", 6000)]
+    assert verdict(runs) == (
+        "ddp is 1.5x faster than one process with one thread, but one process with two threads is 1.2x faster still: "
+        "here threads use the cores better than ranks do."
+    )
+
+
+def test_a_small_lead_is_told_in_percent(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 4280)]
+    assert verdict(runs) == "ddp is 7 % faster than one process with one thread."
+
+
+def test_ranks_that_gain_nothing(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 4010, threads=2), make("ddp", 4020)]
+    assert verdict(runs) == "ddp is only as fast as one process with one thread: more ranks gain nothing here."
+
+
+def test_ranks_that_cost_more_than_they_gain(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 3000)]
+    assert verdict(runs) == (
+        "One process with one thread is 1.3x faster than ddp: "
+        "on this machine, parallel training costs more than it saves."
+    )
+
+
+def test_a_tie_of_strategies_behind_one_process(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 2000), make("hogwild", 2020)]
+    assert verdict(runs).startswith(
+        "One process with one thread is about 2.0x faster than hogwild and ddp: on this machine, "
+    )
+
+
+def test_all_cores_lead_and_the_strategy_only_equals_one_thread(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 7000, threads=2), make("ddp", 4000), make("pipeline", 2000)]
+    assert verdict(runs) == (
+        "One process with two threads is 1.8x faster than ddp, which is only as fast as one process with one thread."
+    )
+    runs[2] = make("ddp", 3000)
+    assert verdict(runs).endswith("than ddp, which is slower even than one process with one thread.")
+
+
+def test_strategies_inside_each_others_spread_win_together(make: Make) -> None:
+    runs = [make("single", 4000), make("ddp", 7000), make("hogwild", 7060), make("locked", 3900)]
+    assert verdict(runs) == "hogwild and ddp are about 1.8x faster than one process with one thread."
+
+
+def test_a_tie_by_a_wide_spread_says_both_ends(make: Make) -> None:
+    """hogwild's rounds reached from 0.9 to 1.6 of ddp's, and both were said to be about as fast as hogwild's best."""
+    single = make("single", 4000, rounds=[4000.0, 4010.0, 3990.0])
+    wide = make("hogwild", 5600, rounds=[4400.0, 5600.0, 6800.0])
+    assert verdict([single, make("ddp", 4800, rounds=[4790.0, 4800.0, 4810.0]), wide]) == (
+        "hogwild and ddp are 1.2x to 1.4x faster than one process with one thread."
+    )
+    assert verdict([single, make("ddp", 4300, rounds=[4290.0, 4300.0, 4310.0]), wide]) == (
+        "hogwild is 1.4x faster than one process with one thread."
+    )
+    level = make("ddp", 4600, rounds=[3900.0, 4600.0, 5300.0])  # inside hogwild's spread, and inside single's
+    assert verdict([single, level, wide]) == "hogwild is 1.4x faster than one process with one thread."
+
+
+def test_a_difference_inside_the_spread_is_no_difference(make: Make) -> None:
+    noisy = make("ddp", 5000, rounds=[3900.0, 5000.0, 6100.0])
+    assert relation(noisy, make("single", 4000)) == "same"
+    assert relation(make("ddp", 5000), make("single", 4000)) == "faster"
+    assert relation(make("single", 4000), make("ddp", 5000)) == "slower"
+    assert relation(make("ddp"), make("single", 4000)) is None
+    assert verdict([make("single", 4000), noisy]).startswith("ddp is only as fast as one process")
+
+
+def test_a_slow_minute_of_the_machine_falls_on_both_rows_of_a_comparison(make: Make) -> None:
+    """A comparison once called 1.7x "only as fast" because the machine was slow in the first round of every row."""
+    single = make("single", 4056, rounds=[3941.0, 4056.0, 5110.0], comparison="a")
+    hogwild = make("hogwild", 7046, rounds=[4791.0, 7297.0, 7046.0], comparison="a")
+    assert relation(hogwild, single) == "faster"
+    assert relation(single, hogwild) == "slower"
+    assert verdict([single, hogwild]) == "hogwild is 1.7x faster than one process with one thread."
+    wavering = make("ddp", 4100, rounds=[3900.0, 4300.0, 5200.0], comparison="a")
+    assert relation(wavering, single) == "same"  # a round in which it was slower
+    assert relation(make("hogwild", 7046, rounds=[4791.0, 7297.0, 7046.0], comparison="b"), single) == "same"
+
+
+def test_steady_rounds_do_not_make_a_difference_of_a_percent_count(make: Make) -> None:
+    assert relation(make("ddp", 101, rounds=[101.0, 101.0]), make("single", 100, rounds=[100.0, 100.0])) == "same"
+
+
+def test_a_speed_measured_once_is_doubted(make: Make) -> None:
+    once = make("ddp", 4300, rounds=None)
+    assert spread(once) is None
+    assert relation(once, make("single", 4000, rounds=None)) == "same"
+    assert relation(make("ddp", 4600, rounds=None), make("single", 4000, rounds=None)) == "faster"
+
+
+def test_more_rounds_do_not_mean_more_doubt(make: Make) -> None:
+    steady = [100.0] * 7
+    assert spread(make("ddp", 100, rounds=[*steady, 20.0])) == (100.0, 100.0)
+    assert spread(make("ddp", 100, rounds=[100.0, 20.0, 110.0])) == (20.0, 110.0)
+
+
+def test_one_row_alone(make: Make) -> None:
+    run = make("ddp", 5400, phases_ms={"forward": 3.0, "backward": 6.0, "other": 1.0})
+    assert conclusion([run]) == "ddp trains 5,400 samples/s on two ranks; 60 % of its step is backward."
+    assert conclusion([make("single", 10)]) == "single trains 10 samples/s on one rank."
+
+
+def test_without_a_single_row(make: Make) -> None:
+    doubt = "; without a `single` baseline it is impossible to say whether parallelism helps."
+    assert verdict([make("ddp", 5000), make("locked", 4000)]) == "ddp is 1.2x faster than locked" + doubt
+    three = [make("ddp", 5000), make("locked", 4000), make("pipeline", 3000)]
+    assert verdict(three) == "ddp is 1.2x faster than locked, the next" + doubt
+    assert verdict([make("ddp", 5000), make("locked", 5010)]) == "locked and ddp are equally fast" + doubt
+
+
+def test_only_single_rows(make: Make) -> None:
+    runs = [make("single", 4000), make("single", 6400, threads=2)]
+    assert verdict(runs) == "One process with two threads is 1.6x faster than one process with one thread."
+    days = [make("single", 4000, started="monday"), make("single", 4010, started="tuesday")]
+    assert verdict(days) == "single (tuesday) and single (monday) are equally fast."
+
+
+def test_nothing_measured(make: Make) -> None:
+    runs = [make("ddp", status="failed", reason="rank 1 of 2 failed in step 3")]
+    assert conclusion(runs) == (
+        "No run was measured to its end, so there is nothing to compare. ddp failed: rank 1 of 2 failed in step 3."
+    )
+
+
+def test_runs_of_other_tasks_batches_or_machines_are_not_compared(make: Make) -> None:
+    text = verdict([make("single", 4000), make("ddp", 8000, task="mnist")])
+    assert text == "These runs differ in task (mnist and glyphs), so their speeds are not compared."
+    text = verdict([make("single", 4000), make("ddp", 8000, batch_size=32, environment={"cores": 8})])
+    assert text == "These runs differ in batch size (32 and 128) and machine, so their speeds are not compared."
+    assert table([make("single", 4000), make("ddp", 8000, task="mnist")])[1]["speedup"] is None
+
+
+def test_a_gpu_is_compared_with_one_gpu_whatever_the_threads(make: Make) -> None:
+    runs = [make("single", 4000, device="cuda:0", threads=8), make("ddp", 6000, device="cuda:0", threads=4)]
+    assert verdict(runs) == "ddp is 1.5x faster than one process on one GPU."
+    assert table(runs)[1]["efficiency"] == pytest.approx(0.75)
+
+
+def test_lost_accuracy_of_the_fastest_comes_first(make: Make) -> None:
+    runs = [
+        make("single", 4000, test={"accuracy": 0.971}),
+        make("hogwild", 8000, test={"accuracy": 0.958}),
+        make("locked", 5000, test={"accuracy": 0.967}),
+        make("ddp", status="failed", reason="boom"),
+    ]
+    assert remarks(runs)[:2] == [
+        "hogwild ends 1.3 points of test accuracy below one process (95.8 % against 97.1 %).",
+        "ddp failed: boom.",
+    ]
+    assert not any("locked ends" in sentence for sentence in remarks(runs))  # 0.4 points are not worth a sentence
+
+
+def test_a_slow_rank_is_named_with_its_phase(make: Make) -> None:
+    runs = [
+        make("single", 4000),
+        make("ddp", 5000, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 12.34}),
+        make("locked", 4900, slow_rank={"rank": 1, "phase": "forward", "behind_ms": 11.9}),
+    ]
+    sentence = "Under ddp and locked, rank 1 is slow in `forward` (11.9 to 12.3 ms per step behind)."
+    assert sentence in conclusion(runs)
+    assert table(runs)[1]["note"] == "rank 1 slow in forward, 12.3 ms behind"
+    runs = [make("parameter_server", 5000, slow_rank={"rank": None, "server": 1, "phase": "update", "behind_ms": 4.0})]
+    assert "Under parameter_server, server 1 is slow in `update` (4.0 ms per step behind)." in conclusion(runs)
+    assert table(runs)[0]["note"] == "server 1 slow in update, 4.0 ms behind"
+
+
+def test_a_much_slower_strategy_gets_its_largest_phase(make: Make) -> None:
+    slow = make("locked", 2000, phases_ms={"forward": 20.0, "wait": 41.0, "backward": 39.0})
+    sentence = "locked is 3.0x slower than ddp and spends 41 % of its step in wait."
+    assert remarks([make("single", 4000), make("ddp", 6000), slow]) == [sentence]
+    assert remarks([make("single", 4000), slow]) == ["locked spends 41 % of its step in wait."]
+    assert remarks([make("single", 4000), make("ddp", 2900), slow]) == []
+
+
+def test_failed_stopped_and_refused_rows_each_get_a_sentence(make: Make) -> None:
+    runs = [
+        make("single", 4000),
+        make(
+            "pipeline", status="refused", reason="pipeline cannot use more stages than layers (stages: 8, layers: 5)."
+        ),
+        make("ddp", status="stopped"),
+        make("hogwild", status="failed", reason="rank 1 failed: " + "x" * 300 + "\nTraceback"),
+    ]
+    failed, stopped, refused = remarks(runs)
+    assert failed.startswith("hogwild failed: rank 1 failed: xxx")
+    assert failed.endswith("x….")
+    assert "Traceback" not in failed
+    assert len(failed) < 200
+    assert stopped == "ddp was stopped."
+    assert refused == "pipeline was refused: pipeline cannot use more stages than layers (stages: 8, layers: 5)."
+
+
+def test_a_conclusion_has_at_most_a_verdict_and_a_remark(runs: list[Run]) -> None:
+    assert conclusion(runs) == f"{verdict(runs)} {remarks(runs)[0]}"
+    assert len(remarks(runs)) > 1
+
+
+def test_figures(make: Make) -> None:
+    base, run = make("single", 4000), make("ddp", 6000)
+    assert speedup(run, base) == pytest.approx(1.5)
+    assert efficiency(run, base) == pytest.approx(0.75)
+    assert efficiency(run, make("single", 4000, threads=2)) is None
+    assert speedup(run, None) is None
+    assert speedup(make("ddp"), base) is None
+    assert largest_phase(run) is None
+    assert largest_phase(make("ddp", phases_ms={"wait": 3.0, "unheard of": 1.0, "load": None})) == ("wait", 0.75)
+    assert spread(run) == (5940.0, 6060.0)
+
+
+def test_seconds_to_a_target(make: Make) -> None:
+    epochs = [{"seconds": 2.0, "test_accuracy": 0.8}, {"seconds": 3.0, "test_accuracy": 0.95}]
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.9) == 5.0
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.8) == 2.0
+    assert seconds_to(make("ddp", 1, epochs=epochs), 0.99) is None
+    assert seconds_to(make("ddp", 1, epochs=epochs), None) is None
+    assert seconds_to(make("ddp", 1, epochs=[{"test_accuracy": 0.99}]), 0.9) is None
+
+
+def test_names_tell_runs_apart(make: Make) -> None:
+    assert names([make("single", 1), make("single", 1, threads=2), make("ddp", 1)]) == [
+        "single (1 thread)",
+        "single (2 threads)",
+        "ddp",
+    ]
+    assert names([make("ddp", 1, task="mnist"), make("ddp", 1)]) == ["ddp (mnist)", "ddp (glyphs)"]
+    assert names([make("ddp", 1, ranks=2), make("ddp", 1, ranks=4, precision="bf16")]) == [
+        "ddp (2 ranks)",
+        "ddp (4 ranks)",
+    ]
+    assert names([make("ddp", 1), make("ddp", 1)]) == ["ddp", "ddp #2"]
+
+
+def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
+    rows = table(runs, target=0.9)
+    text = {row["label"]: {column.heading: column.text(row) for column in columns(rows, target=0.9)} for row in rows}
+    assert text["ddp"] == {
+        "strategy": "ddp",
+        "ranks": "2",
+        "threads": "1",
+        "samples/s": "7,510 ±1 %",
+        "speed-up": "1.56x",
+        "efficiency": "78 %",
+        "accuracy": "97.10 %",
+        "to target": text["ddp"]["to target"],
+        "memory": text["ddp"]["memory"],
+        "largest phase": "backward 49 %",
+        "note": "-",
+    }
+    assert text["ddp"]["to target"].endswith(" s")
+    assert text["ddp"]["memory"].endswith(" MiB")
+    assert text["single (1 thread)"]["efficiency"] == "-"
+    assert text["parameter_server"]["samples/s"] == "-"
+    assert text["parameter_server"]["note"].startswith("failed: rank 1 of 2 failed in step 17")
+    assert [row["status"] for row in rows][-2:] == ["failed", "refused"]
+
+
+def test_columns_nobody_needs_are_left_out(make: Make) -> None:
+    rows = table([make("single", 4000)])
+    assert [column.heading for column in columns(rows)][-2:] == ["memory", "largest phase"]

@@ -1,0 +1,205 @@
+"""Captured steps without a GPU: the same program run again instead of a recorded graph; then with one (marked gpu)."""
+
+import copy
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import manyhands as mh
+from manyhands.data.batches import Batches
+from manyhands.data.resident import Resident
+from manyhands.record.clock import Clock
+from manyhands.schedules import cosine
+from manyhands.strategies.job import Settings, build
+from manyhands.strategies.pieces.worker import OrdinaryWorker
+from manyhands.training.capture.captured import Captured, why_not
+
+
+def shift(images, keys):
+    return images + mh.augment.uniform(keys, 1)
+
+
+def make_task(samples=103, batch=10, augment=shift, schedule=None, optimizer=None, **options):
+    generator = torch.Generator().manual_seed(1)
+    data = torch.randn(samples, 6, generator=generator), torch.randint(0, 3, (samples,), generator=generator)
+    return mh.Task(
+        model=options.pop("model", None) or partial(_mlp),
+        train=data,
+        loss=F.cross_entropy,
+        optimizer=optimizer or partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        batch_size=batch,
+        augment=augment,
+        schedule=schedule or cosine(warmup=0.1),
+        epochs=3,
+        **options,
+    )
+
+
+def _mlp():
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def worker_of(task, accumulate=1, clip=None):
+    job = build(task, Settings(epochs=task.epochs, accumulate=accumulate, clip=clip))
+    rank = SimpleNamespace(clock=Clock(), device=torch.device("cpu"), leads=True, index=0)
+    model = copy.deepcopy(job.model)
+    return job, OrdinaryWorker(job, rank, model, model)
+
+
+def data_of(job, first=0, of=1):
+    from manyhands.data.order import Shard
+
+    return Resident(job.train, job.order, Shard(first, of), job.task.augment is not None, torch.device("cpu"))
+
+
+def prepare_with(job, data):
+    def prepare(batch):
+        data.fetch(batch)
+        if job.task.augment is not None:
+            batch.input = job.task.augment(batch.input, batch.keys)
+
+    return prepare
+
+
+def captured_worker(task, units, **settings):
+    """A captured worker whose recording is the program itself."""
+    job, worker = worker_of(task, **settings)
+    data = data_of(job)
+    worker.updater._fusing = False  # fused kernels read no rate from a CPU tensor on every torch
+    worker.updater.optimizer._opt_called = True  # warming up a recording makes a step before the schedule moves
+    captured = Captured(worker, data, prepare_with(job, data))
+    captured.use(lambda: captured.program(1), lambda: captured.program(units), units)
+    return job, captured
+
+
+def all_losses(found):
+    return [] if found is None else [float(x) for loss in found_list(found) for x in loss.mean.reshape(-1)]
+
+
+def found_list(found):
+    return found if isinstance(found, list) else [found]
+
+
+def train_ordinary(task, epochs=3, **settings):
+    job, worker = worker_of(task, **settings)
+    worker.updater._fusing = False
+    data, losses = data_of(job), []
+    prepare = prepare_with(job, data)
+    for epoch in range(epochs):
+        for batch in data.epoch(epoch):
+            prepare(batch)
+            losses += all_losses(worker.step(batch))
+    return worker, losses
+
+
+def train_captured(task, units, epochs=3, look_at=(), **settings):
+    _job, captured = captured_worker(task, units, **settings)
+    losses, steps = [], 0
+    for epoch in range(epochs):
+        for batch in captured.data.epoch(epoch):
+            losses += all_losses(captured.step(batch))
+            steps += 1
+            if steps in look_at:
+                losses += all_losses(captured.settle())
+        losses += all_losses(captured.settle())
+    return captured, losses
+
+
+@pytest.mark.parametrize("units", [1, 2, 4, 9])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_replayed_steps_are_the_ordinary_ones(units, accumulate):
+    task = make_task()
+    units = min(units, 10 // accumulate)
+    worker, expected = train_ordinary(task, accumulate=accumulate)
+    captured, losses = train_captured(task, units, accumulate=accumulate)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    for name, value in worker.weights().items():
+        torch.testing.assert_close(captured.weights()[name], value, rtol=1e-5, atol=1e-6)
+    assert captured.updates == worker.updates
+    assert captured.learning_rate == pytest.approx(worker.learning_rate)
+    assert 0 < captured.replayed < 33  # the short last batch of each epoch runs as it always did
+
+
+def test_looking_at_the_weights_between_replays_runs_what_is_pending():
+    task = make_task(batch=10)
+    _worker, expected = train_ordinary(task)
+    _captured, losses = train_captured(task, 4, look_at=(3, 7, 12))
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_clipping_happens_inside_the_recording():
+    task = make_task()
+    worker, _ = train_ordinary(task, clip=0.05)
+    captured, _ = train_captured(task, 4, clip=0.05)
+    for name, value in worker.weights().items():
+        torch.testing.assert_close(captured.weights()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_that_moves_more_than_the_rate_ends_replaying():
+    """OneCycleLR moves momentum too, which a recording holds as a constant."""
+
+    def cycle(optimizer, total):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
+
+    task = make_task(schedule=cycle)
+    _worker, expected = train_ordinary(task)
+    captured, losses = train_captured(task, 4)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert captured.figures()["captured"]["reason"] == "the schedule changes more than the learning rate"
+
+
+def test_resident_data_gives_the_batches_of_the_host():
+    from manyhands.data.order import Order, Shard
+
+    for samples, batch, of, fixed, shares in [
+        (103, 10, 1, False, None),
+        (103, 10, 3, False, None),
+        (21, 10, 4, False, None),
+        (50, 7, 2, True, None),
+        (50, 7, 2, False, (0.3, 0.7)),
+        (5, 4, 3, True, None),
+    ]:
+        source = build(make_task(samples=samples, batch=batch), Settings()).train
+        order = Order(samples, batch, 3)
+        for index in range(of):
+            shard = Shard(index, of, fixed, shares)
+            host = Batches(source, order, shard, True)
+            there = Resident(source, order, shard, True, torch.device("cpu"))
+            for epoch in range(2):
+                for one, other in zip(host.epoch(epoch, 1), there.epoch(epoch, 1), strict=True):
+                    there.fetch(other)
+                    assert torch.equal(one.input, other.input)
+                    assert torch.equal(one.target, other.target)
+                    assert torch.equal(one.keys, other.keys)
+                    assert one.count == other.count
+                    assert one.step == other.step
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"optimizer": partial(torch.optim.RMSprop, lr=0.1)}, "torch has no recordable RMSprop"),
+        ({"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)}, "dampening=0.5"),
+        ({"optimizer": partial(torch.optim.SGD, lr=0.1, foreach=True)}, "told not to run fused"),
+        ({"samples": 8}, "smaller than one update's batches"),
+        ({"model": partial(nn.Embedding, 10, 3, sparse=True)}, "sparse gradients"),
+    ],
+)
+def test_reasons_not_to_record(changes, reason):
+    job, worker = worker_of(make_task(**changes))
+    assert reason in why_not(worker, data_of(job), job)
+
+
+def test_data_on_the_host_is_a_reason():
+    job, worker = worker_of(make_task())
+    assert "not on the GPU" in why_not(worker, None, job)
+    assert "talk to other ranks" in why_not(SimpleNamespace(), None, job)
+
+
+def test_an_ordinary_job_can_be_recorded():
+    job, worker = worker_of(make_task())
+    assert why_not(worker, data_of(job), job) is None

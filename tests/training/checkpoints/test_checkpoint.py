@@ -1,0 +1,264 @@
+"""Checkpoints: nothing is lost, nothing damaged is loaded, nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from manyhands.errors import BadInput
+from manyhands.training.checkpoints.checkpoint import (
+    FILES,
+    MANIFEST,
+    Checkpoint,
+    Damaged,
+    Interval,
+    interval,
+    latest,
+    load,
+    published,
+    refuse_other_task,
+    write,
+)
+from manyhands.training.checkpoints.plain_state import assemble, take_apart
+from manyhands.training.checkpoints.writer import Writer
+
+
+def made(step: int = 5, size: int = 40) -> Checkpoint:
+    generator = torch.Generator().manual_seed(step)
+    weights = {
+        "a.weight": torch.randn(size, generator=generator),
+        "a.steps": torch.tensor(step),
+        "empty": torch.zeros(0, 3),
+    }
+    state = {
+        "optimizer": {
+            "state": {"a.weight": {"momentum_buffer": torch.randn(size, generator=generator).bfloat16(), "step": 3}},
+            "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "names": ["a.weight"], "foreach": None}],
+        },
+        "schedule": {"milestones": Counter({3: 1, 7: 2}), "best": float("inf"), 4: "four"},
+        "updates": step,
+    }
+    forms = {"a.weight": ["float32", [size]], "a.steps": ["int64", []], "empty": ["float32", [0, 3]]}
+    task = {"name": "t", "weights": forms, "batch_size": 32}
+    history = {
+        "losses": torch.rand(step),
+        "counts": torch.ones(step, dtype=torch.int64),
+        "durations": torch.ones(step, dtype=torch.int64),
+        "faults": [],
+    }
+    return Checkpoint(step, 1, 2, weights, state, history, task, "ddp:bucket_mb=1.0", 2)
+
+
+def same(left: object, right: object) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return type(left) is type(right) and left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)  # type: ignore[index,attr-defined]
+    if isinstance(left, list | tuple):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))  # type: ignore[arg-type]
+    return left == right and type(left) is type(right)
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    checkpoint = made()
+    path = write(tmp_path, checkpoint)
+    assert path.name == "step-00000005"
+    found = load(path)
+    for part in ("step", "epoch", "number", "weights", "state", "history", "task", "strategy", "ranks"):
+        assert same(getattr(found, part), getattr(checkpoint, part)), part
+    assert not list(tmp_path.glob(".*")), "nothing half-written is left"
+
+
+def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
+    path = write(tmp_path, made())
+    assert torch.equal(load_file(path / "model.safetensors")["a.weight"], made().weights["a.weight"])
+    assert "optimizer/state/a.weight/momentum_buffer" in load_file(path / "optimizer.safetensors")
+    assert json.loads((path / "state.json").read_text())["strategy"] == "ddp:bucket_mb=1.0"
+    assert {file.name for file in path.iterdir()} == {*FILES, MANIFEST}
+
+
+def test_state_that_only_pickle_could_hold_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"cannot hold the function that state keeps as 'schedule/anneal'"):
+        take_apart({"schedule": {"anneal": made}}, {}, "state")
+
+
+def test_names_with_slashes_do_not_collide() -> None:
+    nest = {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}
+    tensors: dict[str, torch.Tensor] = {}
+    assert same(assemble(take_apart(nest, tensors, "x"), tensors), nest)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (200, Interval(steps=200)),
+        ("200", Interval(steps=200)),
+        ("30s", Interval(seconds=30)),
+        ("1.5m", Interval(seconds=90)),
+        (None, None),
+    ],
+)
+def test_intervals(spec: int | str | None, wanted: Interval | None) -> None:
+    assert interval(spec) == wanted
+
+
+@pytest.mark.parametrize("spec", [0, -3, "0s", "often", "5d", 2.5, True, "", "s", "infs"])
+def test_intervals_that_mean_nothing(spec: object) -> None:
+    with pytest.raises(BadInput, match=r"checkpoint_every must be a number of steps \(200\) or a time"):
+        interval(spec)  # type: ignore[arg-type]
+
+
+def test_another_task_is_refused_by_its_first_difference(tmp_path: Path) -> None:
+    checkpoint = load(write(tmp_path, made()))
+    task = checkpoint.task
+    refuse_other_task(checkpoint, task)
+    with pytest.raises(BadInput, match="batch_size was 32 and is 64"):
+        refuse_other_task(checkpoint, {**task, "batch_size": 64})
+    with pytest.raises(BadInput, match=r'weight "a.weight" was float32 \(40,\) and is float32 \(41,\)'):
+        refuse_other_task(checkpoint, {**task, "weights": {"a.weight": ["float32", [41]]}, "batch_size": 64})
+    with pytest.raises(BadInput, match='only the model has the weight "b"'):
+        refuse_other_task(checkpoint, {**task, "weights": {**task["weights"], "b": ["float32", [1]]}})
+
+
+# ---------------------------------------------------------------- damage
+
+
+def break_somewhere(path: Path, chance: random.Random) -> str:
+    """Cut a file, flip a bit of it or remove it."""
+    file = path / chance.choice([*FILES, MANIFEST])
+    data = bytearray(file.read_bytes())
+    kind = chance.choice(["cut", "flip", "flip", "flip", "gone"])
+    if kind == "gone":
+        file.unlink()
+    elif kind == "cut":
+        file.write_bytes(data[: chance.randrange(len(data))])
+    else:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        file.write_bytes(data)
+    return f"{kind} {file.name}"
+
+
+@pytest.mark.parametrize("times", [50, pytest.param(1000, marks=pytest.mark.soak)])
+def test_a_damaged_checkpoint_is_never_loaded(tmp_path: Path, times: int) -> None:
+    chance = random.Random(times)
+    good, fresh = write(tmp_path / "good", made(5)), write(tmp_path / "fresh", made(9))
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(good, folder / good.name)
+    for _ in range(times):
+        target = folder / fresh.name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(fresh, target)
+        what = break_somewhere(target, chance)
+        with pytest.raises(Damaged):
+            load(target)
+        found, reasons = latest(folder)
+        assert found is not None, what
+        assert found.step == 5, what
+        assert len(reasons) == 1 and "step-00000009 is not used: " in reasons[0], what  # noqa: PT018
+
+
+def test_no_whole_checkpoint_at_all(tmp_path: Path) -> None:
+    assert latest(tmp_path / "nowhere") == (None, [])
+    path = write(tmp_path, made())
+    (path / MANIFEST).unlink()
+    found, reasons = latest(tmp_path)
+    assert found is None
+    assert reasons == ["checkpoint step-00000005 is not used: it has no manifest.json"]
+
+
+KILLED_WHILE_WRITING = """
+import os, random, signal, sys, time
+sys.path[:0] = [{here!r}]
+from pathlib import Path
+from tests.test_checkpoint import made
+from manyhands.training.checkpoints.checkpoint import published
+from manyhands.training.checkpoints.writer import Writer
+chance = random.Random(3)
+for attempt in range({times}):
+    folder = Path({folder!r}) / str(attempt)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        writer = Writer(folder, print, [], keep=2)
+        for step in range(1, 10_000):
+            writer.write(made(step, size=100_000))
+    until = time.monotonic() + 30
+    while not published(folder) and time.monotonic() < until:
+        time.sleep(0.002)
+    time.sleep(chance.random() * 0.1)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.soak)])
+def test_killed_while_writing_it_can_always_be_resumed(tmp_path: Path, times: int) -> None:
+    """kill -9 of a whole process group at random moments: what is published is whole."""
+    code = KILLED_WHILE_WRITING.format(here=str(Path(__file__).parents[3]), times=times, folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    cut_short = 0
+    for attempt in range(times):
+        found, reasons = latest(tmp_path / str(attempt))
+        assert found is not None
+        assert reasons == [], "what is published is whole"
+        assert torch.equal(found.weights["a.weight"], made(found.step, size=100_000).weights["a.weight"])
+        cut_short += any((tmp_path / str(attempt)).glob(".step-*"))
+    assert cut_short or times < 50, "some were killed in the middle of writing"
+
+
+# ---------------------------------------------------------------- the writer
+
+
+def test_the_last_ones_are_kept_and_strangers_go(tmp_path: Path) -> None:
+    write(tmp_path, made(77))  # of an earlier run
+    writer = Writer(tmp_path, lambda *_: pytest.fail("nothing failed"), own=[3], keep=3)
+    write(tmp_path, made(3))
+    for step in (4, 5, 6):
+        writer.write(made(step))
+        writer.wait()
+    assert [path.name for path in published(tmp_path)] == ["step-00000006", "step-00000005", "step-00000004"]
+
+
+def test_the_snapshot_is_taken_before_training_goes_on(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, lambda *_: pytest.fail("nothing failed"), own=[])
+    checkpoint = made(5, size=500_000)
+    before = checkpoint.state["optimizer"]["state"]["a.weight"]["momentum_buffer"].clone()
+    writer.write(checkpoint)
+    checkpoint.state["optimizer"]["state"]["a.weight"]["momentum_buffer"].zero_()  # training goes on
+    checkpoint.weights["a.weight"].zero_()
+    writer.wait()
+    found = load(published(tmp_path)[0])
+    assert torch.equal(found.state["optimizer"]["state"]["a.weight"]["momentum_buffer"], before)
+    assert torch.equal(found.weights["a.weight"], made(5, size=500_000).weights["a.weight"])
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
+    write(tmp_path, made(5, size=10))
+    path = write(tmp_path, made(5, size=20))
+    assert len(load(path).weights["a.weight"]) == 20
+    assert [file.name for file in tmp_path.iterdir()] == ["step-00000005"]
+
+
+def test_a_full_disk_is_said_and_leaves_the_others_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[int, str]] = []
+    writer = Writer(tmp_path, lambda *what: said.append(what), own=[])
+    writer.write(made(1))
+    writer.wait()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    writer.write(made(2))
+    writer.wait()
+    assert len(said) == 1
+    assert said[0][0] == 2
+    assert "is full (0.0 MB needed, 0.0 MB free); free some space there" in said[0][1]
+    assert [file.name for file in tmp_path.iterdir()] == ["step-00000001"], "no half-written folder is left"
+    load(published(tmp_path)[0])

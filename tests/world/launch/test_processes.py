@@ -1,0 +1,254 @@
+"""The launcher: first failure wins, nothing hangs, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+import manyhands as mh
+from manyhands.world.launch import processes as launching
+from manyhands.world.launch.processes import Place, launch
+from tests.conftest import make_task, quick_fit
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_results_come_back_in_order_and_by_value() -> None:
+    big = torch.arange(100_000.0)
+
+    def body(place: Place) -> tuple[int, float, Tensor]:
+        big[0] += place.index + 1
+        return place.index, float(big[0]), big[:3]
+
+    results = launch(body, 3)
+    assert [(index, value) for index, value, _ in results] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert big[0] == 0  # a rank's writes stay its own
+
+
+def test_shared_tensors_are_the_same_bytes_everywhere() -> None:
+    def body(place: Place) -> float:
+        assert place.shared is not None
+        place.shared["x"][place.index] = place.index + 1
+        until = time.monotonic() + 10
+        while place.shared["x"].min() == 0 and time.monotonic() < until:
+            time.sleep(0.001)
+        return float(place.shared["x"].sum())
+
+    assert launch(body, 3, shared={"x": torch.zeros(3)}) == [6.0, 6.0, 6.0]
+
+
+def test_threads_are_set() -> None:
+    assert launch(lambda place: torch.get_num_threads(), 2, threads=1) == [1, 1]
+    assert launch(lambda place: torch.get_num_threads(), 1, threads=2) == [2]
+
+
+def fails_at(step: int, how: Any) -> Any:
+    """A loss that breaks rank 1 in the given step."""
+    calls = {"n": 0}
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        calls["n"] += 1
+        if os.environ.get("RANK") == "1" and calls["n"] == step:
+            how()
+        return torch.nn.functional.cross_entropy(output, target)
+
+    return loss
+
+
+def broken(how: Any) -> tuple[mh.RankFailed, float]:
+    began = time.monotonic()
+    with pytest.raises(mh.RankFailed) as caught:
+        quick_fit(make_task(loss=fails_at(5, how)), "ddp", ranks=2)
+    return caught.value, time.monotonic() - began
+
+
+def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback() -> None:
+    def boom() -> None:
+        raise ValueError("the planted one")
+
+    failure, seconds = broken(boom)
+    assert str(failure) == "rank 1 of 2 failed in step 5, forward: ValueError: the planted one"
+    assert "in boom" in str(failure.traceback)
+    assert (failure.rank, failure.step, failure.phase, failure.kind) == (1, 5, "forward", "raised")
+    assert failure.run.status == "failed"  # type: ignore[attr-defined]
+    assert seconds < 5
+
+
+def test_a_failure_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """The rank's own process once printed a second traceback, of its exit."""
+
+    def boom() -> None:
+        raise ValueError("the planted one")
+
+    broken(boom)
+    assert "SystemExit" not in capfd.readouterr().err
+
+
+def test_a_killed_rank_is_noticed_within_two_seconds() -> None:
+    failure, seconds = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert str(failure).startswith("rank 1 of 2 died in step 5, forward: killed by signal 9 (SIGKILL)")
+    assert seconds < 5
+
+
+def test_a_rank_that_exits() -> None:
+    failure, _ = broken(lambda: os._exit(3))
+    assert "rank 1 of 2 died in step 5, forward: its process exited with code 3" in str(failure)
+
+
+def test_loader_workers_do_not_outlive_a_killed_rank() -> None:
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 500
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            return torch.zeros(20), 0
+
+    kill = fails_at(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(mh.RankFailed, match="rank 1 of 2 died"):
+        quick_fit(make_task(train=Rows(), loss=kill), "ddp", ranks=2, loader_workers=2)
+
+
+def test_a_time_limit_ends_the_run() -> None:
+    slow = fails_at(2, lambda: time.sleep(60))
+    began = time.monotonic()
+    with pytest.raises(mh.RankFailed, match="passed its time limit of 2 s"):
+        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=2.0)
+    assert time.monotonic() - began < 8
+
+
+SCRIPT = """
+import functools, time, torch
+import manyhands as mh
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+    def forward(self, x):
+        {pause}
+        return self.layer(x)
+
+x = torch.randn(64, 4)
+task = mh.Task(model=Net, train=(x, (x[:, 0] > 0).long()), loss=torch.nn.functional.cross_entropy,
+               optimizer=functools.partial(torch.optim.SGD, lr=0.1), batch_size=8)
+print("ready", flush=True)
+run = mh.fit(task, "ddp", ranks=2, progress=False)
+print(run.steps, run.status)
+"""
+
+
+@pytest.mark.parametrize("from_file", [True, pytest.param(False, marks=pytest.mark.soak)])  # -c: test_machine.py
+def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> None:
+    """And is quiet to its end: with torch 2.15 the fork server once reported 513 leaked functions there."""
+    script = tmp_path / "plain.py"
+    script.write_text(SCRIPT.format(pause="pass"))
+    words = [str(script)] if from_file else ["-c", script.read_text()]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("ready\n8 done\n", "")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
+        signal.SIGTERM,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.soak),
+    ],
+)  # Ctrl-C: test_cli.py; kill -9: test_watch.py
+def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
+    script = tmp_path / "long.py"
+    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    below = _wait_for_ranks(process.pid)
+    process.send_signal(number)
+    began = time.monotonic()
+    process.wait(10)
+    _gone, alive = psutil.wait_procs(below, timeout=3)
+    assert not alive
+    assert time.monotonic() - began < 3
+    process.stdout.close()
+
+
+def test_a_caller_that_is_killed_while_all_were_stopped_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-Z and kill -9: a stopped keeper cannot see that its caller is gone, and stayed behind with its ranks."""
+    script = tmp_path / "long.py"
+    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    below = _wait_for_ranks(process.pid)
+    for one in below:
+        one.suspend()
+    process.kill()
+    process.wait(10)
+    _gone, alive = psutil.wait_procs(below, timeout=5)
+    for one in alive:
+        one.kill()
+    assert not alive
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_keeper_that_is_stopped_when_a_rank_dies_does_not_stay(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, it neither reported the death nor ended the other ranks."""
+    if not wakes:
+        monkeypatch.setattr(launching, "END_LIMIT", 0.5)
+        monkeypatch.setattr(launching._Launch, "_wake_keeper", lambda self: None)
+
+    def die() -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 3, forward: " + ("killed" if wakes else "its")):
+        quick_fit(make_task(loss=fails_at(3, die)), "ddp", ranks=2)
+
+
+def _wait_for_ranks(pid: int) -> list[psutil.Process]:
+    """The server, the keeper and both ranks, once they train."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        below = psutil.Process(pid).children(recursive=True)
+        if len(below) >= 4:
+            time.sleep(0.3)
+            return psutil.Process(pid).children(recursive=True)
+        time.sleep(0.05)
+    raise AssertionError("the ranks did not start")
+
+
+@pytest.mark.timeout(180)
+def test_it_works_in_a_notebook() -> None:
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [nbformat.v4.new_code_cell(textwrap.dedent(SCRIPT.format(pause="pass")))]
+    book = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    text = "".join(output.get("text", "") for output in book.cells[0].outputs if output.output_type == "stream")
+    assert "8 done" in text
+
+
+def test_torchrun_joins_instead_of_launching(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "manyhands", "train", "glyphs:train=640,test=100", "ddp", "--max-steps", "5", "--json", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    import json
+
+    record = json.loads(done.stdout)
+    assert (record["status"], record["steps"], record["ranks"]) == ("done", 5, 2)
