@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.model.units import find_units
+from manyhands.model.fsdp_units import find_units
 from manyhands.strategies import make_strategy
 from manyhands.strategies.job import Settings, build
 from tests.conftest import MODELS, Tied, distance, make_task, mlp, quick_fit

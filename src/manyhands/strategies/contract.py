@@ -165,7 +165,7 @@ class Strategy(ABC):
 
     def _objection(self, job: Job) -> str | None:
         found, parts = job.proof, "chunk" if self.chunks_batch else "rank"
-        if job.manner.amplifies:
+        if job.optimizer_traits.amplifies:
             return "the optimizer amplifies rounding: sums in another order end in other weights"
         if found.random:
             return f"{found.random}: every {parts} draws its own"

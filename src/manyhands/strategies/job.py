@@ -17,10 +17,10 @@ from torch.utils.data import Dataset
 
 from ..data.batches import Source, make_source
 from ..data.order import Order
-from ..data.random_state import seeded
+from ..data.process_state import seeded
 from ..data.stream import StreamSource
 from ..errors import BadInput
-from ..model.optimizers import Manner, check_optimizer, manner
+from ..model.optimizers import OptimizerTraits, check_optimizer, optimizer_traits
 from ..model.recipe import Recipe
 from ..model.torch_internals import BATCHNORMS
 from ..task import Task
@@ -58,7 +58,7 @@ class Job:
     order: Order
     settings: Settings
     proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
-    manner: Manner = field(default_factory=Manner)  # and about the optimizer
+    optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     notes: list[str] = field(default_factory=list)
@@ -129,7 +129,7 @@ def build(task: Task, settings: Settings) -> Job:
     job = Job(task, model.train(), train, test, order, settings)
     _check_layouts(model)
     check_optimizer(task, trained_parameters(model), job.total_updates)
-    job.manner = manner(task, trained_parameters(model))
+    job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
     return job
 
 
