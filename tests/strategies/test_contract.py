@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.record.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import Normed
 
@@ -203,9 +204,9 @@ def test_a_lone_rank_of_ddp_is_single() -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_sync_batchnorm_is_advised_only_where_it_is_taken(name: str) -> None:
     strategy, task = make_strategy(name, ranks_of(name, 2)), make_task(model=Normed)
-    _, reason = strategy.exactness(build(task, Settings()))
+    _, reason = strategy.exactness(build(task, StepSettings()))
     try:
-        strategy.admit(build(task, Settings(sync_batchnorm=True)), [])
+        strategy.admit(build(task, StepSettings(sync_batchnorm=True)), [])
         taken = strategy.shards_batch
     except mh.Refused:
         taken = False
