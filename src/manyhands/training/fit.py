@@ -17,7 +17,7 @@ from ..record.live import Live
 from ..record.run import Run
 from ..record.run_folder import held
 from ..strategies import make_strategy
-from ..strategies.contract import Strategy
+from ..strategies.contract import Strategy, processes
 from ..strategies.job import PRECISIONS, Job, Settings, build, check_length
 from ..task import Task
 from ..world.devices import resolve_devices
@@ -79,7 +79,7 @@ def fit(
         task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile
     )
     _positive("threads", threads)
-    devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
+    devices = resolve_devices(device, max(processes(chosen), chosen.ranks))
     job = build(task, settings)
     check_length(job)
     keeping = _keeping(checkpoint_every, resume, run_dir, job)
@@ -189,7 +189,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command:
         strategy=strategy.name,
         options=strategy.options,
         ranks=strategy.ranks,
-        exact=strategy.promises_exact,  # until the job was tried
+        exact=strategy.traits.exact is True,  # until the job was tried
         device=devices[0].type,
         devices=[str(device) for device in devices],
         batch_size=job.task.batch_size,
