@@ -91,8 +91,8 @@ def train(
             **chosen,
         )
     except RankFailed as failure:
-        if as_json and getattr(failure, "run", None) is not None:
-            print(failure.run.to_json())  # type: ignore[attr-defined]
+        if as_json and failure.run is not None:
+            print(failure.run.to_json())
         raise
     if int(os.environ.get("RANK", "0")) != 0:
         return  # torchrun started several of us; rank 0 speaks

@@ -230,7 +230,7 @@ def _kill_the_parent(
         child.kill()
         child.wait()
     if code_of_child != -signal.SIGKILL:
-        raise RankFailed(f"the program that was to be killed ended by itself (exit code {code_of_child})", kind="chaos")
+        raise RankFailed(f"the program that was to be killed ended by itself (exit code {code_of_child})")
     killed = time.time()
     while survivors(began) and time.time() < killed + _VANISH_SECONDS:
         time.sleep(0.01)

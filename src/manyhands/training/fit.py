@@ -101,10 +101,10 @@ def fit(
             else:
                 outcome = fitting.launch(resume, max_restarts, stall_seconds, time_limit)
         except Refused as refusal:
-            refusal.run = _ended(run, "refused", str(refusal))  # type: ignore[attr-defined]
+            refusal.run = _ended(run, "refused", str(refusal))
             raise
         except RankFailed as failure:
-            failure.run = _ended(run, "failed", str(failure), run_dir)  # type: ignore[attr-defined]
+            failure.run = _ended(run, "failed", str(failure), run_dir)
             raise
         except KeyboardInterrupt:
             _ended(run, "stopped", "interrupted (Ctrl-C)", run_dir)
@@ -233,7 +233,7 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None, kept: bool) -> None:
             f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); {_left(run_dir, kept)}",
             kind="disk",
         )
-        failure.run = run  # type: ignore[attr-defined]  # the weights are not lost
+        failure.run = run  # the weights are not lost
         raise failure from None
 
 

@@ -19,6 +19,7 @@ from ...world.rank import Rank
 from ..contract import Loss, Strategy, Worker, refuse
 from ..job import Job, seeded
 from .batch_rules import BatchRules, batch_rules, two_examples
+from .replica_threads import Threads
 from .replicas import DataParallelModel, Replicas
 from .worker import OrdinaryWorker
 
@@ -55,7 +56,7 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _named(self, problem: Exception) -> Exception:
         """A failure of a replica names it as the rank it is."""
-        index = getattr(problem, "replica", None)
+        index = next((part.failed for part in self._threads if part.failed is not None), None)
         if index is None:
             return problem
         step, phase = self.clock.steps + 1, self.clock.phase
@@ -67,6 +68,10 @@ class ReplicaWorker(OrdinaryWorker):
             phase=phase,
             traceback="".join(traceback.format_exception(problem)),
         )
+
+    @property
+    def _threads(self) -> list[Threads]:
+        return [self.replicas.threads, *([self.criterion.threads] if self.criterion is not None else [])]
 
     def figures(self) -> dict[str, Any]:
         rows = [self._row(index) for index in range(len(self.samples))]
@@ -107,7 +112,7 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _phases_ms(self, index: int) -> dict[str, float]:
         """The step as this replica spent it: while others still run, or the first works alone, it waits."""
-        parts = [self.replicas.threads, *([self.criterion.threads] if self.criterion is not None else [])]
+        parts = self._threads
         forward, backward = (
             sum(getattr(part, name)[index] for part in parts) for name in ("forward_ns", "backward_ns")
         )
