@@ -17,7 +17,7 @@ from ..record.live import Live
 from ..record.run import Run
 from ..record.run_folder import CHECKPOINTS, held
 from ..strategies import make_strategy
-from ..strategies.contract import Strategy
+from ..strategies.contract import Strategy, processes
 from ..strategies.job import Job, StepSettings, check_count
 from ..task import Task
 from ..world.devices import resolve_devices
@@ -81,7 +81,7 @@ def fit(
         accumulate, clip, precision, sync_batchnorm, epochs, max_steps, loader_workers, capture, compile
     )
     check_count("threads", threads)
-    devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
+    devices = resolve_devices(device, max(processes(chosen), chosen.ranks))
     job = build(task, settings)
     check_length(job)
     keeping = _keeping(checkpoint_every, resume, run_dir, job)
@@ -156,7 +156,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command:
         strategy=strategy.name,
         options=strategy.options,
         ranks=strategy.ranks,
-        exact=strategy.promises_exact,  # until the job was tried
+        exact=strategy.traits.exact is True,  # until the job was tried
         device=devices[0].type,
         devices=[str(device) for device in devices],
         batch_size=job.task.batch_size,
