@@ -17,7 +17,7 @@ from manyhands.model import torch_internals as torch_parts
 from manyhands.model.torch_internals import PARTS, Part
 from manyhands.strategies.job import Settings, build
 from manyhands.strategies.pieces.gradient_slots import AtHome
-from manyhands.strategies.pieces.worker import Updater
+from manyhands.strategies.pieces.updater import Updater
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
 from tests.conftest import make_task, quick_fit

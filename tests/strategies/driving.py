@@ -11,6 +11,7 @@ import torch
 import manyhands as mh
 from manyhands.data.batches import Batches
 from manyhands.strategies import make_strategy
+from manyhands.strategies.contract import processes
 from manyhands.strategies.job import Settings, build
 from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
@@ -26,7 +27,7 @@ def drive(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     job.prepared = chosen.prepare(job)
     body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
     shared = chosen.share(job)
-    return launch(body, chosen.processes, shared=shared, time_limit=60, preload=chosen.preload)[0]  # type: ignore[no-any-return]
+    return launch(body, processes(chosen), shared=shared, time_limit=60, preload=chosen.traits.preload)[0]  # type: ignore[no-any-return]
 
 
 def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:

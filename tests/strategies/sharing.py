@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.data.order import Order
 from manyhands.strategies import make_strategy
+from manyhands.strategies.contract import processes
 from manyhands.strategies.job import Settings, build
 from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
@@ -96,7 +97,7 @@ def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     chosen = make_strategy(strategy, ranks)
     job = build(task, Settings())
     body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
-    return launch(body, chosen.processes, ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
+    return launch(body, processes(chosen), ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
 
 
 def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.model.units import find_units
 from manyhands.strategies import make_strategy
+from manyhands.strategies.contract import admit
 from manyhands.strategies.job import Settings, build
 from tests.conftest import MODELS, Tied, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import check_phases, check_state_travels, drive, furthest, reference
@@ -156,6 +157,6 @@ def test_ranks_on_devices_of_two_kinds_are_refused_before_any_starts() -> None:
     with pytest.raises(
         mh.Refused, match=r"fsdp needs ranks on one kind of device \(found cuda:0, cpu\); use --device cpu or"
     ):
-        strategy.admit(job, [torch.device("cuda", 0), torch.device("cpu")])
-    strategy.admit(job, [torch.device("cuda", 0), torch.device("cuda", 1)])
-    make_strategy("ddp", ranks=2).admit(job, [torch.device("cuda", 0), torch.device("cpu")])
+        admit(strategy, job, [torch.device("cuda", 0), torch.device("cpu")])
+    admit(strategy, job, [torch.device("cuda", 0), torch.device("cuda", 1)])
+    admit(make_strategy("ddp", ranks=2), job, [torch.device("cuda", 0), torch.device("cpu")])

@@ -55,7 +55,9 @@ def test_a_step_moves_the_weights_as_far_as_single() -> None:
     start, one, many = (
         serve(make_task(), *how)[0] for how in (("single", 1, 0, 0), ("single", 1, 0, 1), ("hogwild", 3, 0, 1))
     )
-    assert furthest(one, many) < 0.1 * furthest(one, start)
+    # all numbers together: of a single one a writer may lose another's update, which is what Hogwild lets happen
+    apart, moved = (sum(float((one[name] - other[name]).abs().sum()) for name in one) for other in (many, start))
+    assert apart < 0.1 * moved
 
 
 def test_adam_may_share_its_state_and_bf16_works() -> None:

@@ -91,8 +91,8 @@ def train(
             **chosen,
         )
     except RankFailed as failure:
-        if as_json and getattr(failure, "run", None) is not None:
-            print(failure.run.to_json())  # type: ignore[attr-defined]
+        if as_json and failure.run is not None:
+            print(failure.run.to_json())
         raise
     if int(os.environ.get("RANK", "0")) != 0:
         return  # torchrun started several of us; rank 0 speaks
@@ -281,10 +281,10 @@ def tasks(as_json: AsJson = False) -> None:
 @app.command()
 def strategies(as_json: AsJson = False) -> None:
     """List the strategies: what each does, whether it is exact, where it runs."""
-    from ..strategies import TABLE, strategy_class
+    from ..strategies import TABLE, make_strategy
     from . import terminal
 
-    terminal.show_strategies([strategy_class(name) for name in TABLE], as_json)
+    terminal.show_strategies([make_strategy(name) for name in TABLE], as_json)
 
 
 @app.callback(invoke_without_command=True)

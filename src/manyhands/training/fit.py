@@ -17,7 +17,7 @@ from ..record.live import Live
 from ..record.run import Run
 from ..record.run_folder import held
 from ..strategies import make_strategy
-from ..strategies.contract import Strategy
+from ..strategies.contract import Strategy, processes
 from ..strategies.job import PRECISIONS, Job, Settings, build, check_length
 from ..task import Task
 from ..world.devices import resolve_devices
@@ -79,7 +79,7 @@ def fit(
         task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile
     )
     _positive("threads", threads)
-    devices = resolve_devices(device, max(chosen.processes, chosen.ranks))
+    devices = resolve_devices(device, max(processes(chosen), chosen.ranks))
     job = build(task, settings)
     check_length(job)
     keeping = _keeping(checkpoint_every, resume, run_dir, job)
@@ -101,10 +101,10 @@ def fit(
             else:
                 outcome = fitting.launch(resume, max_restarts, stall_seconds, time_limit)
         except Refused as refusal:
-            refusal.run = _ended(run, "refused", str(refusal))  # type: ignore[attr-defined]
+            refusal.run = _ended(run, "refused", str(refusal))
             raise
         except RankFailed as failure:
-            failure.run = _ended(run, "failed", str(failure), run_dir)  # type: ignore[attr-defined]
+            failure.run = _ended(run, "failed", str(failure), run_dir)
             raise
         except KeyboardInterrupt:
             _ended(run, "stopped", "interrupted (Ctrl-C)", run_dir)
@@ -189,7 +189,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command:
         strategy=strategy.name,
         options=strategy.options,
         ranks=strategy.ranks,
-        exact=strategy.promises_exact,  # until the job was tried
+        exact=strategy.traits.exact is True,  # until the job was tried
         device=devices[0].type,
         devices=[str(device) for device in devices],
         batch_size=job.task.batch_size,
@@ -233,7 +233,7 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None, kept: bool) -> None:
             f"the run is done but its folder {run_dir} could not be written ({problem.strerror}); {_left(run_dir, kept)}",
             kind="disk",
         )
-        failure.run = run  # type: ignore[attr-defined]  # the weights are not lost
+        failure.run = run  # the weights are not lost
         raise failure from None
 
 

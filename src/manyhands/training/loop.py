@@ -85,7 +85,7 @@ class Training:
         self.order: Order = job.order
         self.clock = rank.clock
         self.losses = Losses(rank)
-        self.tally = Tally(rank, self.losses, strategy.lockstep, plan.survive)
+        self.tally = Tally(rank, self.losses, strategy.traits.lockstep, plan.survive)
         self.takeover = Takeover(job, strategy, rank, plan.survive, watched=plan.on_step)
         self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
         self._replaying: Captured | None = None
@@ -258,7 +258,7 @@ class Training:
         if not self.plan.on_step:
             return False
         done = self.clock.steps
-        lockstep = self.strategy.lockstep or self.rank.processes == 1
+        lockstep = self.strategy.traits.lockstep or self.rank.processes == 1
         with self.clock.during("other"):
             self.losses.read()
             mine = [entry for entry in self.losses.kept[-1:] if entry[0] == done - 1]

@@ -197,7 +197,7 @@ def test_reasons_not_to_record(changes, reason):
 def test_data_on_the_host_is_a_reason():
     job, worker = worker_of(make_task())
     assert "not on the GPU" in why_not(worker, None, job)
-    assert "talk to other ranks" in why_not(SimpleNamespace(), None, job)
+    assert "talk to other ranks" in why_not(SimpleNamespace(not_captured="they talk to other ranks"), None, job)
 
 
 def test_an_ordinary_job_can_be_recorded():

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import manyhands as mh
+from manyhands.strategies.contract import exactness
 from manyhands.strategies.job import Job, Settings, build
 from manyhands.training.proof import proof
 from manyhands.training.proof.probe import probe
@@ -29,8 +30,8 @@ def test_every_model_of_the_zoo_is_seen_for_what_it_is(name: str) -> None:
     case, job = ZOO[name], proven(ZOO[name].task())
     assert job.proof.unchecked is None
     assert job.proof.divides is None
-    promised, reason = mh.DDP(ranks=2).exactness(job)
-    in_chunks, why_not = mh.Pipeline(ranks=2, chunks=4).exactness(job)
+    promised, reason = exactness(mh.DDP(ranks=2), job)
+    in_chunks, why_not = exactness(mh.Pipeline(ranks=2, chunks=4), job)
     assert promised == (case.why is None), reason
     assert in_chunks == (case.why is None and case.chunks is None), why_not
     if case.why is not None:
@@ -180,11 +181,11 @@ def test_how_an_optimizer_treats_its_parameters_is_found_by_trying() -> None:
 
 def test_an_optimizer_that_amplifies_rounding_is_not_promised_exact() -> None:
     job = proven(task_of(Net, optimizer=partial(Coarse, lr=0.1)))
-    assert mh.DDP(ranks=2).exactness(job) == (
+    assert exactness(mh.DDP(ranks=2), job) == (
         False,
         "the optimizer amplifies rounding: sums in another order end in other weights",
     )
-    assert mh.Single().exactness(job) == (True, None)
+    assert exactness(mh.Single(), job) == (True, None)
 
 
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline", "fsdp"])
