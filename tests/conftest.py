@@ -180,6 +180,17 @@ def _what_tests_import_is_there() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Of torch, in the tests' own process: a second one only spins while the ranks need the core. Ranks have their own number."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands write their runs into the test's own folder."""
     monkeypatch.chdir(tmp_path)
