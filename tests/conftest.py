@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.cli.app import app as cli
+from manyhands.cli import app as cli
 from manyhands.world.launch import processes
 
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
