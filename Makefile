@@ -6,7 +6,7 @@ PIP := $(BIN)/$(INSTALL) --constraint constraints.txt
 NEWEST := .venv-newest
 CHOSEN := -m "not soak and not gpu"
 
-.PHONY: demo test check lint types unit newest test-newest soak test-gpu clean
+.PHONY: demo test check lint types unit newest test-newest soak test-gpu tree clean
 
 # The pinned torch goes in first: a plain `torch` would bring several gigabytes of GPU libraries.
 .venv/ready: pyproject.toml constraints.txt
@@ -65,6 +65,10 @@ soak: .venv/ready-dev
 test-gpu:
 	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests/gpu tests/data/test_augment.py \
 		-p no:cacheprovider -p no:benchmark -o filterwarnings=default
+
+# One line per file in docs/architecture.md, from the docstrings.
+tree: .venv/ready-dev
+	$(BIN)/python -m tests.tree
 
 clean:
 	rm -rf .venv $(NEWEST) runs report.html

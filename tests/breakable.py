@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -49,9 +50,8 @@ class BreakingLoss:
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         self.calls += 1
-        if self.calls == self.call and os.environ.get("RANK") == str(
-            self.rank
-        ):  # not in the caller, which tries it too
+        here = os.environ.get("RANK") == str(self.rank)  # not in the caller, which tries the loss too
+        if here and self.calls == self.call:
             if self.unless is None:
                 self.what()
             elif not os.path.exists(self.unless):
@@ -60,9 +60,9 @@ class BreakingLoss:
         return F.cross_entropy(output, target)
 
 
+def sleep_forever() -> None:
+    time.sleep(3600)
+
+
 def signal_self(number: int) -> Callable[[], None]:
-    return partial(_signal_self, number)
-
-
-def _signal_self(number: int) -> None:
-    os.kill(os.getpid(), number)
+    return lambda: os.kill(os.getpid(), number)

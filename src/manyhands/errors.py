@@ -1,14 +1,26 @@
-"""The exceptions users meet, and the guess at what a misspelt name meant."""
+"""The exceptions users meet, and the guess at what a misspelt name meant.
+
+What code asks about a problem is a type or a declared field, never a word of its message. Fields are plain attributes, so
+that an exception arrives in another process with all of them.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .record.run import Run
+
+# How a rank failed. A consequence is what a rank met because another one was gone.
+Kind = Literal["raised", "died", "stalled", "loss", "disk", "time limit", "consequence"]
 
 
 class ManyhandsError(Exception):
     """Everything this package raises on purpose."""
+
+    run: Run | None = None  # the record of the fit that this ended
 
 
 class BadInput(ManyhandsError, ValueError):
@@ -22,8 +34,6 @@ class Refused(BadInput):
 class RankFailed(ManyhandsError, RuntimeError):
     """A rank raised, died, stalled or met a loss that is not finite; the run ended because of it (exit code 1)."""
 
-    detected_seconds: float | None = None  # from the rank's last heartbeat to the caller's knowing
-
     def __init__(
         self,
         message: str,
@@ -31,20 +41,17 @@ class RankFailed(ManyhandsError, RuntimeError):
         rank: int | None = None,
         step: int | None = None,
         phase: str | None = None,
-        kind: str = "raised",
+        kind: Kind = "raised",
         traceback: str | None = None,
+        detected_seconds: float | None = None,
     ):
         super().__init__(message)
         self.rank, self.step, self.phase, self.kind, self.traceback = rank, step, phase, kind, traceback
-
-    def __reduce__(self) -> Any:  # travels from a rank to the caller with everything it knows
-        return _failure, (str(self), self.rank, self.step, self.phase, self.kind, self.traceback)
+        self.detected_seconds = detected_seconds  # from the rank's last heartbeat to the caller's knowing
 
 
-def _failure(
-    message: str, rank: int | None, step: int | None, phase: str | None, kind: str, traceback: str | None
-) -> RankFailed:
-    return RankFailed(message, rank=rank, step=step, phase=phase, kind=kind, traceback=traceback)
+class PeerMissing(RankFailed):
+    """A rank waits for another process, which is gone or did not come in time; `rank` is that process, where known."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

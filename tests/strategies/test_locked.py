@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import manyhands as mh
+from manyhands.errors import PeerMissing
 from manyhands.world.health.process_lock import RecordLock
 from manyhands.world.shared_memory import anonymous_file
 from tests.conftest import distance, make_task, mlp, quick_fit
@@ -117,7 +118,7 @@ def test_the_lock_of_a_killed_process_comes_free() -> None:
         assert holder.stdout.readline() == b"held\n"
         lock = RecordLock(fd)
         assert not lock.try_acquire()
-        with pytest.raises(TimeoutError, match="the lock did not come free: its holder is stuck"):
+        with pytest.raises(PeerMissing, match="the lock did not come free: its holder is stuck"):
             lock.acquire(patience=0.2)
         holder.kill()
         holder.wait()

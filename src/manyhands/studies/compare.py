@@ -128,9 +128,8 @@ def _fit_row(task: Task, row: Row, time_limit: float | None, progress: bool, key
     try:
         return fit(task, row.strategy, threads=row.threads, time_limit=time_limit, progress=progress, **keywords)
     except (Refused, RankFailed) as problem:
-        run: Run | None = getattr(problem, "run", None)
         status = "refused" if isinstance(problem, Refused) else "failed"
-        return run or _without_figures(task, row, status, str(problem))
+        return problem.run or _without_figures(task, row, status, str(problem))
 
 
 def _without_figures(task: Task, row: Row, status: str, reason: str) -> Run:

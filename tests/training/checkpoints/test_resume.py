@@ -414,8 +414,7 @@ def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_check
         import sys
         sys.path[:0] = [{str(Path(__file__).parents[3])!r}]
         import manyhands as mh
-        from tests.breakable import BreakingLoss, signal_self, toy
-        from tests.world.test_watch import sleep_forever
+        from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
         task = toy(loss=BreakingLoss({what}, call=10, rank={rank}, unless={str(tmp_path / "struck")!r}))
         run = mh.fit(task, "ddp", ranks=2, threads=1, progress=False, run_dir={str(tmp_path / "run")!r},
                      checkpoint_every=4, stall_seconds=1.5)

@@ -22,13 +22,9 @@ from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
 from manyhands.world.health.stalls import Doctor
 from manyhands.world.launch.processes import Place, launch
-from tests.breakable import BreakingLoss, signal_self, toy
+from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
 
 fit = partial(mh.fit, progress=False, threads=1)
-
-
-def sleep_forever() -> None:
-    time.sleep(3600)
 
 
 def spin_forever() -> None:
@@ -263,8 +259,7 @@ ORPHANS = """
 import sys, time
 sys.path[:0] = [{root!r}]
 import manyhands as mh
-from tests.breakable import toy, BreakingLoss
-from tests.world.test_watch import sleep_forever
+from tests.breakable import BreakingLoss, sleep_forever, toy
 mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1, progress=False)
 """
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import manyhands as mh
-from manyhands.errors import RankFailed
+from manyhands.errors import PeerMissing, RankFailed
 from manyhands.world.health import heartbeats as watch
 from manyhands.world.health.heartbeats import LOST, SAMPLES, STEP, Board
 from manyhands.world.health.process_lock import RecordLock
@@ -158,7 +158,7 @@ def test_the_caller_waits_a_short_while_for_a_lock_whose_holder_is_stuck(
     monkeypatch.setattr(watch, "BURY_SECONDS", 0.2)
     board = Board(2)
     holder(board.fd, 1)
-    with pytest.raises(TimeoutError, match="the lock did not come free: its holder is stuck"):
+    with pytest.raises(PeerMissing, match="the lock did not come free: its holder is stuck"):
         board.bury(0)
 
 

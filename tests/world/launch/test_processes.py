@@ -165,7 +165,7 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> 
         signal.SIGTERM,
         pytest.param(signal.SIGKILL, marks=pytest.mark.soak),
     ],
-)  # Ctrl-C: test_cli.py; kill -9: test_watch.py
+)  # Ctrl-C: cli/test_app.py; kill -9: health/test_heartbeats.py
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
     script = tmp_path / "long.py"
     script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from manyhands.errors import BadInput, RankFailed
+from manyhands.world.launch.rank_process import describe
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import group_memory as shm_memory
 from tests.world.shm.crew import Crew, gather_into, scatter_from, shared_files
@@ -70,6 +71,25 @@ def test_a_dead_rank_ends_backward(doomed: Crew) -> None:
     fine, answer = doomed.answer(0, seconds=2)
     assert not fine
     assert "rank 1 did not reach all_reduce #" in str(answer[0])
+    assert describe(answer[0], 0, None).kind == "consequence"  # though it came through torch's C++
+
+
+def miss_a_subgroup(rank: int) -> RankFailed | None:
+    pair = dist.new_group([1, 2], timeout=timedelta(seconds=0.3))
+    try:
+        if rank == 1:
+            dist.all_reduce(torch.ones(1), group=pair)
+    except RankFailed as failure:
+        return failure
+    finally:
+        dist.barrier()
+    return None
+
+
+def test_a_rank_missing_from_a_subgroup_has_its_own_number(crew: Crew) -> None:
+    _, failure, _ = crew.run(miss_a_subgroup, 3)
+    assert str(failure) == "rank 2 did not reach all_reduce #1 within 0.3 s"
+    assert (failure.rank, failure.kind) == (2, "stalled")
 
 
 def test_killing_all_ranks_leaves_nothing(doomed: Crew) -> None:

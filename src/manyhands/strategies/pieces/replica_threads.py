@@ -28,6 +28,7 @@ class Threads:
         self.backward_ns = [0] * len(devices)
         self.forward_wall = self.backward_wall = 0  # nanoseconds from the first start to the last end
         self.on_cpu = all(device.type == "cpu" for device in devices)
+        self.failed: int | None = None  # the replica whose work raised
         self._workers: list[ThreadPoolExecutor] = []
 
     def __reduce__(self) -> Any:
@@ -59,8 +60,8 @@ class Threads:
         began = monotonic_ns()
         try:
             return work()
-        except Exception as problem:
-            problem.replica = index  # type: ignore[attr-defined]
+        except Exception:
+            self.failed = index
             raise
         finally:
             spent[index] += monotonic_ns() - began

@@ -11,20 +11,24 @@ from torch import Tensor
 
 from ...data import nest
 from ...data.batches import Batch
+from ...data.process_state import seeded
 from ...data.splitting import Rule, Unsplittable, learn
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES
 from ...record.run import PHASES
 from ...world.rank import Rank
-from ..contract import Loss, Strategy, refuse
-from ..job import Job, seeded
+from ..contract import Loss, Strategy, Worker, refuse
+from ..job import Job
 from .batch_rules import BatchRules, batch_rules, two_examples
+from .replica_threads import Threads
 from .replicas import DataParallelModel, Replicas
 from .worker import OrdinaryWorker
 
 
 class ReplicaWorker(OrdinaryWorker):
     """The ordinary step with a DataParallelModel in it; `loss` takes the outputs of all replicas."""
+
+    not_captured = Worker.not_captured
 
     def __init__(
         self,
@@ -53,10 +57,10 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _named(self, problem: Exception) -> Exception:
         """A failure of a replica names it as the rank it is."""
-        index = getattr(problem, "replica", None)
+        index = next((part.failed for part in self._threads if part.failed is not None), None)
         if index is None:
             return problem
-        step, phase = self._clock.steps + 1, self._clock.phase
+        step, phase = self.clock.steps + 1, self.clock.phase
         reason = f"{type(problem).__name__}: {problem}".split("\n")[0]
         return RankFailed(
             f"rank {index} of {len(self.samples)} failed in step {step}, {phase}: {reason}",
@@ -65,6 +69,10 @@ class ReplicaWorker(OrdinaryWorker):
             phase=phase,
             traceback="".join(traceback.format_exception(problem)),
         )
+
+    @property
+    def _threads(self) -> list[Threads]:
+        return [self.replicas.threads, *([self.criterion.threads] if self.criterion is not None else [])]
 
     def figures(self) -> dict[str, Any]:
         rows = [self._row(index) for index in range(len(self.samples))]
@@ -105,11 +113,11 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _phases_ms(self, index: int) -> dict[str, float]:
         """The step as this replica spent it: while others still run, or the first works alone, it waits."""
-        parts = [self.replicas.threads, *([self.criterion.threads] if self.criterion is not None else [])]
+        parts = self._threads
         forward, backward = (
             sum(getattr(part, name)[index] for part in parts) for name in ("forward_ns", "backward_ns")
         )
-        process = dict(zip(PHASES, self._clock.phases, strict=True))
+        process = dict(zip(PHASES, self.clock.phases, strict=True))
         if index == 0:
             wall = sum(part.forward_wall for part in parts), sum(part.backward_wall for part in parts)
             own = {
@@ -121,7 +129,7 @@ class ReplicaWorker(OrdinaryWorker):
             own = dict.fromkeys(PHASES, 0)
             own.update(forward=forward, backward=backward, communication=process["communication"])
         own["wait"] += sum(process.values()) - sum(own.values())
-        steps = max(self._clock.steps, 1)
+        steps = max(self.clock.steps, 1)
         return {name: own[name] / steps / 1e6 for name in PHASES}
 
 

@@ -111,9 +111,14 @@ class Doctor:
             verb = "waits" if len(others) == 1 else "wait"
             text += f"; {_names([other.rank for other in others], board)} {verb} for it"
             text += " in communication" if any(other.phase == "communication" for other in others) else ""
-        failure = RankFailed(text, rank=beat.rank, step=beat.step, phase=beat.phase, kind="stalled")
-        failure.detected_seconds = beat.seconds_ago
-        return failure
+        return RankFailed(
+            text,
+            rank=beat.rank,
+            step=beat.step,
+            phase=beat.phase,
+            kind="stalled",
+            detected_seconds=beat.seconds_ago,
+        )
 
 
 def _name(rank: int, board: Board) -> str:

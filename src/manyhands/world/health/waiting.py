@@ -17,6 +17,8 @@ from time import monotonic, monotonic_ns, sleep
 
 from torch import Tensor
 
+from ...errors import PeerMissing
+
 LOOKS = 5
 SHORTEST, LONGEST, SHARE = 30e-6, 1e-3, 0.05  # seconds of one sleep, as a share of the time waited so far
 MOMENT = 3e-3  # seconds to stay awake, giving the core away, where the wait should be short
@@ -82,7 +84,7 @@ def wait_until(
             return
         waited = monotonic() - began
         if waited > patience:
-            raise TimeoutError(f"{lack()} (waited {waited:.0f} s)")
+            raise PeerMissing(f"{lack()} (waited {waited:.0f} s)", kind="stalled")
         pause = min(max(SHORTEST, SHARE * waited), LONGEST)
         if bell:
             bell.sleep(seen, pause)

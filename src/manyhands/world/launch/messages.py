@@ -46,7 +46,7 @@ class Link:
         while rest:
             count = self._socket.recv_into(rest)
             if not count:
-                raise ConnectionError("connection closed by peer: the caller has hung up")
+                raise ConnectionError("the caller has hung up")
             rest = rest[count:]
         return data
 

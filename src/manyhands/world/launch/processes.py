@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...errors import BadInput, RankFailed
+from ...errors import BadInput, PeerMissing, RankFailed
 from ...model import torch_internals as torch_parts
 from ..health.heartbeats import PID, Board, where, who
 from ..health.stalls import stacks
@@ -29,7 +29,7 @@ from .messages import Line
 from .rank_process import Place, Scene
 from .rendezvous import prepare
 
-__all__ = ["Place", "check_descriptors", "launch", "warm_up"]
+__all__ = ["Place", "check_descriptors", "launch"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
@@ -193,7 +193,7 @@ class _Launch:
                 self._hear_keeper()
         try:
             self.board.bury(index)
-        except TimeoutError:  # another one was stopped while it held the board's lock
+        except PeerMissing:  # another one was stopped while it held the board's lock
             raise failure from None
 
     def _heard(self) -> Iterator[tuple[int, str, Any]]:
@@ -270,8 +270,8 @@ class _Launch:
             step=beat.step,
             phase=beat.phase,
             kind="died",
+            detected_seconds=ago,
         )
-        failure.detected_seconds = ago
         if code is not None and code > 0:
             self.doubtful.append(failure)  # it may have exited because another rank is gone
         return failure

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import RankFailed
+from ...errors import PeerMissing, RankFailed
 from ...model import torch_internals as torch_parts
 from ..health.heartbeats import PID, Board, where, who
 from ..health.stalls import answer_with_stacks
@@ -24,7 +24,14 @@ from .arithmetic import set_arithmetic
 from .by_value import unpack
 from .messages import Link
 
-_CONSEQUENCES = ("connection closed by peer", "connection reset", "broken pipe", "connection refused", "did not reach")
+# What torch says, in text alone, when a peer is gone: gloo's words, and the name of our exception where it went through C++.
+_PEER_IS_GONE = (
+    "connection closed by peer",
+    "connection reset",
+    "broken pipe",
+    "connection refused",
+    f"{PeerMissing.__name__.lower()}: ",
+)
 
 
 @dataclass(frozen=True)
@@ -136,15 +143,19 @@ def describe(problem: BaseException, index: int, board: Board | None) -> RankFai
     processes, ranks = (board.processes, board.ranks) if board else (index + 1, index + 1)
     text = str(problem).strip().split("\n")[0]
     name = type(problem).__name__
-    consequence = isinstance(problem, OSError | RuntimeError) and any(
-        word in str(problem).lower() for word in _CONSEQUENCES
-    )
     step, phase = (beat.step, beat.phase) if beat else (None, None)
     return RankFailed(
         f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
         rank=index,
         step=step,
         phase=phase,
-        kind="consequence" if consequence else "raised",
+        kind="consequence" if _from_another(problem) else "raised",
         traceback="".join(traceback.format_exception(problem)),
     )
+
+
+def _from_another(problem: BaseException) -> bool:
+    """Whether a rank failed only because another process is gone."""
+    if isinstance(problem, PeerMissing | ConnectionError):
+        return True
+    return isinstance(problem, RuntimeError) and any(words in str(problem).lower() for words in _PEER_IS_GONE)

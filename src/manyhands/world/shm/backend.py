@@ -81,13 +81,13 @@ class SharedMemoryGroup(dist.ProcessGroup):
     ):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch has this form, its stubs do not
         self._rank, self._size = rank, size
-        self._global_ranks = list(global_ranks) or list(range(size))
+        self.global_ranks = list(global_ranks) or list(range(size))
         self._group_name = self._group_desc = ""
         self._memory = Memory(store, rank, (options or Options()).layout(size))
         self._engine = Engine(self, timeout.total_seconds(), crowded=_crowded(size))
         self.meter = self._engine.meter
-        self._collectives = Collectives(self._memory, self.meter, self.title)
-        self._channels = Channels(self._memory, self.meter, self.title)
+        self._collectives = Collectives(self._memory, self.meter, self.global_ranks)
+        self._channels = Channels(self._memory, self.meter, self.global_ranks)
         self._coalescing: list[Work] | None = None
         self._count = 0
 
@@ -136,9 +136,6 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False
-
-    def title(self, rank: int) -> str:
-        return f"rank {self._global_ranks[rank]}"
 
     def missing(self, work: Work) -> list[int]:
         """Who has not done what this operation needs."""

@@ -15,7 +15,7 @@ ring until something behind it is wanted, and is then set aside.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from ctypes import memmove  # moves any number of bytes and lets other threads run meanwhile
 from time import perf_counter
 
@@ -92,9 +92,9 @@ class Inbox:
 class Channels:
     """One rank's rings to and from every rank, its own included. Tensors are contiguous."""
 
-    def __init__(self, memory: Memory, meter: Meter, title: Callable[[int], str]):
+    def __init__(self, memory: Memory, meter: Meter, global_ranks: Sequence[int]):
         self.rank, self.size = memory.rank, memory.layout.ranks
-        self._memory, self._meter, self._title = memory, meter, title
+        self._memory, self._meter, self._global_ranks = memory, meter, global_ranks
         self._outgoing: dict[int, Ring] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._wanted_from_anyone: Counter[int] = Counter()
@@ -182,10 +182,11 @@ class Channels:
 
     def _check(self, source: int, tag: int, nbytes: int, data: Tensor) -> None:
         if nbytes != data.nbytes:
+            sender, me = self._global_ranks[source], self._global_ranks[self.rank]
             raise RankFailed(
-                f"{self._title(source)} sent {nbytes} bytes with tag {tag}, but {self._title(self.rank)} receives "
+                f"rank {sender} sent {nbytes} bytes with tag {tag}, but rank {me} receives "
                 f"{data.nbytes}; both sides must name the same shape and dtype",
-                rank=source,
+                rank=sender,
             )
 
     def _drain(self, inbox: Inbox, source: int, data: Tensor) -> Steps:

@@ -24,7 +24,7 @@ Half-precision numbers are summed in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
@@ -89,10 +89,10 @@ def combine(operation: int, parts: list[Tensor], out: Tensor) -> None:
 class Collectives:
     """One rank's side. Every method is a generator that yields the rank it waits for; tensors are flat."""
 
-    def __init__(self, memory: Memory, meter: Meter, title: Callable[[int], str]):
+    def __init__(self, memory: Memory, meter: Meter, global_ranks: Sequence[int]):
         layout = memory.layout
         self.rank, self.size = memory.rank, layout.ranks
-        self._memory, self._meter, self._title = memory, meter, title
+        self._memory, self._meter, self._global_ranks = memory, meter, global_ranks
         self._words = memory.words
         self._mine = [layout.arrival(self.rank, parity) for parity in (0, 1)]
         self._others = [
@@ -150,12 +150,12 @@ class Collectives:
 
     def _disagreement(self, rank: int, seen: int) -> RankFailed:
         here, there = (NAMES[word >> 16 & 0xFF] for word in (self._word, seen))
-        me, other = self._title(self.rank), self._title(rank)
+        me, other = self._global_ranks[self.rank], self._global_ranks[rank]
         if here == there:
-            text = f"{me} and {other} both called {here}, but with another size, dtype, root or operation"
+            text = f"rank {me} and rank {other} both called {here}, but with another size, dtype, root or operation"
         else:
-            text = f"{me} called {here} while {other} called {there}"
-        return RankFailed(f"{text}; every rank of a group must call the same collectives in the same order", rank=rank)
+            text = f"rank {me} called {here} while rank {other} called {there}"
+        return RankFailed(f"{text}; every rank of a group must call the same collectives in the same order", rank=other)
 
     # -- slots -------------------------------------------------------------------------------------------------------
 
@@ -382,9 +382,10 @@ class Collectives:
         table = self._table(torch.int64, self.size, 0).tolist()
         for rank, out in enumerate(outs):
             if table[rank][self.rank] != out.numel():
+                sender, me = self._global_ranks[rank], self._global_ranks[self.rank]
                 raise RankFailed(
-                    f"{self._title(rank)} sends {table[rank][self.rank]} elements to {self._title(self.rank)} in "
+                    f"rank {sender} sends {table[rank][self.rank]} elements to rank {me} in "
                     f"all_to_all, which expects {out.numel()}",
-                    rank=rank,
+                    rank=sender,
                 )
         return max(max(row) for row in table)

@@ -131,22 +131,26 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
             fd, path, problem = create(planned.nbytes)
             where = {"fd": fd, "pid": os.getpid(), "path": path, "problem": problem, "host": _host()}
             store.set(f"{key}/where", json.dumps(where))
-        mapped, problem = _open(json.loads(store.get(f"{key}/where")), fd, planned.nbytes)
-        store.set(f"{key}/{rank}", problem)
-        problems = [store.get(f"{key}/{r}").decode() for r in range(layout.ranks)]
+        where = json.loads(store.get(f"{key}/where"))
+        elsewhere = where["host"] != _host()
+        mapped, problem = (None, "another host") if elsewhere else _open(where, fd, planned.nbytes)
+        store.set(
+            f"{key}/{rank}", json.dumps({"problem": problem, "host": socket.gethostname() if elsewhere else None})
+        )
+        answers = [json.loads(store.get(f"{key}/{r}")) for r in range(layout.ranks)]
         if fd >= 0:
             os.close(fd)
         if path:
             os.unlink(path)
-        if mapped is not None and not any(problems):
+        if mapped is not None and not any(answer["problem"] for answer in answers):
             return mapped, planned
-    failed = next(r for r, text in enumerate(problems) if text)
-    if problems[failed].startswith("host "):
+    failed, answer = next((r, answer) for r, answer in enumerate(answers) if answer["problem"])
+    if answer["host"]:
         raise BadInput(
-            f"manyhands_shm joins ranks of one host, but rank {failed} runs on {problems[failed].removeprefix('host ')}, "
+            f"manyhands_shm joins ranks of one host, but rank {failed} runs on {answer['host']}, "
             f"which is not where rank 0 runs; use gloo across hosts"
         )
-    raise RankFailed(f"rank {failed} cannot map the group's shared memory: {problems[failed]}", rank=failed)
+    raise RankFailed(f"rank {failed} cannot map the group's shared memory: {answer['problem']}", rank=failed)
 
 
 def _create_memfd(nbytes: int) -> tuple[int, str, str]:
@@ -173,8 +177,6 @@ def _create_file(nbytes: int) -> tuple[int, str, str]:
 
 def _open(where: dict, own_fd: int, nbytes: int) -> tuple[mmap.mmap | None, str]:
     """The mapping, or the reason why there is none."""
-    if where["host"] != _host():
-        return None, f"host {socket.gethostname()}"
     if where["problem"]:
         return None, where["problem"]
     if own_fd >= 0:

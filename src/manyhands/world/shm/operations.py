@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ...errors import RankFailed
+from ...errors import PeerMissing, RankFailed
 
 Steps = Generator[int, None, None]
 ANYONE = -1
@@ -60,9 +60,10 @@ class Meter:
 class Peers(Protocol):
     """What the engine must know of the other ranks to say who is missing."""
 
+    global_ranks: list[int]  # what the members of the group are called outside it
+
     def missing(self, work: Work) -> list[int]: ...
     def loss_of(self, rank: int) -> str | None: ...
-    def title(self, rank: int) -> str: ...
 
 
 class Work(dist.Work):
@@ -318,19 +319,19 @@ class Engine:
             missing = self.peers.missing(work)
             lost = {rank: loss for rank in missing if (loss := self.peers.loss_of(rank))}
             if not lost or (work.awaited == ANYONE and len(lost) < len(missing)):
-                if waited < timeout:
+                if waited < timeout or not missing:
                     continue
-                who = " and ".join(self.peers.title(rank) for rank in missing)
-                raise RankFailed(
-                    f"{who} {work.lack} within {timeout:g} s", rank=next(iter(missing), None), kind="stalled"
-                )
+                numbers = [self.peers.global_ranks[rank] for rank in missing]
+                who = " and ".join(f"rank {number}" for number in numbers)
+                raise PeerMissing(f"{who} {work.lack} within {timeout:g} s", rank=numbers[0], kind="stalled")
             # It may have done its part just before it went.
             progress = self.meter.progress
             self.advance()
             if work.done or self.meter.progress != progress:
                 return
             rank, loss = next(iter(lost.items()))
-            raise RankFailed(f"{self.peers.title(rank)} {work.lack}: it {loss}", rank=rank, kind="died")
+            number = self.peers.global_ranks[rank]
+            raise PeerMissing(f"rank {number} {work.lack}: it {loss}", rank=number, kind="died")
 
     def _end(self, error: BaseException, *works: Work) -> None:
         """After a failure in the middle the ranks no longer agree where they are: all that is under way ends with it."""
