@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..record.marks import Marks
+from ..record.running_totals import RunningTotals
 from ..record.summary import summarise
 from ..strategies.contract import Worker
 from ..world.rank import Rank
@@ -35,7 +35,7 @@ class Tally:
         self.samples = self._past_samples = 0
         self.made = 0  # shares this process has made, its own and others'
         self.helped = 0  # those of slower ranks among them
-        self.marks = Marks(self.clock)
+        self.marks = RunningTotals(self.clock)
         self._samples_before = 0  # a resume, by all ranks together
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
         self._resumed_staleness: list[int] | None = None

@@ -12,12 +12,14 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from ...record.clock import BEAT_PHASE, BEAT_SINCE, BEAT_STEP
 from ...record.run import PHASES
 from ..shared_memory import anonymous_file, map_file
 from .process_lock import BOARD_BYTE, RecordLock
 from .waiting import PATIENCE
 
-STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
+STEP, PHASE, SINCE = BEAT_STEP, BEAT_PHASE, BEAT_SINCE  # written by the rank's clock
+LOST, DONE, PID, FINISHED, MET = range(3, 8)
 ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
 SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written in this launch
 FIRST = SAMPLES + 1  # the first step of a rank in this launch: up to it compilers are at work
