@@ -186,7 +186,7 @@ class CudaClock(Clock):
 
     def _share_out(self, time: int, weights: Sequence[float]) -> None:
         """Book a time to the phases in proportion to the weights, to the last nanosecond."""
-        parts = [round(time * weight / sum(weights)) for weight in weights]
+        parts = [round(time * weight / (sum(weights) or 1)) for weight in weights]
         parts[OTHER] += time - sum(parts)
         for number, part in enumerate(parts):
             self._into[number] += part
