@@ -33,7 +33,7 @@ def test_a_strategy_trains_on_the_gpu(name: str) -> None:
     assert run.phases_ms is not None
     assert run.seconds is not None
     assert sum(run.phases_ms.values()) * run.steps == pytest.approx(run.seconds * 1e3, rel=0.02)
-    if strategy.promises_exact:
+    if strategy.traits.exact is True:
         assert distance(run, reference()) < 1e-5
     else:
         assert run.losses[-1] < run.losses[0]

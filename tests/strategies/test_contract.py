@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import os
 import time
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.record.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.contract import Strategy, Traits, Worker, admit, exactness
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import Normed
 
@@ -24,7 +27,7 @@ EXACT = [
     name
     for name in TABLE
     if name != "single"
-    and make_strategy(name, 4 if name == "hybrid" else None if name == "single" else 2).promises_exact
+    and make_strategy(name, 4 if name == "hybrid" else None if name == "single" else 2).traits.exact is True
 ]
 MANY = [name for name in TABLE if name != "single"]
 INEXACT = [
@@ -105,7 +108,7 @@ def test_phases_close_and_the_record_is_whole(name: str) -> None:
     assert set(run.phases_ms) == set(PHASES)
     assert all(value >= -1e-6 for value in run.phases_ms.values()), run.phases_ms
     assert run.seconds == pytest.approx(run.steps * sum(run.phases_ms.values()) / 1000, rel=0.02)
-    assert run.phases_ms["other"] < 0.25 * sum(run.phases_ms.values())
+    assert run.phases_ms["other"] < 0.5 * sum(run.phases_ms.values())
     assert (run.ranks, run.steps, run.samples) == (ranks, 20, 20 * BATCH)
     assert [row["rank"] for row in run.per_rank] == list(range(ranks))
     processes = run.per_rank if "data_parallel" not in name else run.per_rank[:1]  # replicas share a process
@@ -175,7 +178,7 @@ def test_strategies_are_values(name: str) -> None:
     assert make_strategy(str(one), ranks) == one
     kind = strategy_class(name)
     assert kind.summary
-    assert kind.runs_on
+    assert one.traits.runs_on
     assert kind.__doc__
 
 
@@ -203,10 +206,38 @@ def test_a_lone_rank_of_ddp_is_single() -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_sync_batchnorm_is_advised_only_where_it_is_taken(name: str) -> None:
     strategy, task = make_strategy(name, ranks_of(name, 2)), make_task(model=Normed)
-    _, reason = strategy.exactness(build(task, Settings()))
+    _, reason = exactness(strategy, build(task, StepSettings()))
     try:
-        strategy.admit(build(task, Settings(sync_batchnorm=True)), [])
-        taken = strategy.shards_batch
+        admit(strategy, build(task, StepSettings(sync_batchnorm=True)), [])
+        taken = strategy.traits.shards_batch
     except mh.Refused:
         taken = False
     assert ("sync_batchnorm" in (reason or "")) == taken
+
+
+def test_the_contract_is_small() -> None:
+    public = {name for name in {*vars(Strategy), *Strategy.__annotations__} if not name.startswith("_")}
+    assert len(public) <= 10, sorted(public)
+    assert Traits() == Traits(exact=True)  # every trait has a default
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Traits().exact = False  # type: ignore[misc]
+
+
+def test_strategies_are_final_and_know_their_reasons() -> None:
+    kinds = [strategy_class(name) for name in TABLE]
+    assert all(kind.__bases__ == (Strategy,) for kind in kinds)
+    for name in [*TABLE, *(spec for spec, _ in INEXACT)]:
+        exact = make_strategy(name).traits.exact
+        assert exact is True or isinstance(exact, str), name
+
+
+def test_only_the_plain_step_may_be_captured() -> None:
+    """A worker that talks to others inside its step and forgot to say so would be recorded in a CUDA graph."""
+
+    def below(kind: type) -> list[type]:
+        return [kind, *(lower for child in kind.__subclasses__() for lower in below(child))]
+
+    for name in TABLE:
+        strategy_class(name)
+    ours = [kind for kind in below(Worker) if kind.__module__.startswith("manyhands.strategies")]
+    assert [kind.__name__ for kind in ours if kind.not_captured is None] == ["OrdinaryWorker"]

@@ -145,7 +145,7 @@ def test_kills_at_random_moments(strategy: str, ranks: int, times: int, tmp_path
     for attempt in range(times):
         run = mh.fit(
             toy(epochs=6), chosen, threads=1, progress=False, run_dir=tmp_path / str(attempt), checkpoint_every=4,
-            max_restarts=1, on_death="continue" if chosen.survives else "end", time_limit=60,
+            max_restarts=1, on_death="continue" if chosen.traits.survives else "end", time_limit=60,
             fault=Strike(chance.randrange(ranks), chance.random() ** 2 * 0.4),
         )  # fmt: skip
         assert (run.status, run.steps, len(run.losses)) == ("done", 48, 48)
@@ -155,8 +155,8 @@ def test_kills_at_random_moments(strategy: str, ranks: int, times: int, tmp_path
         assert run.samples is not None
         # the share in hand may be in the weights already, so it is given up; to servers a rank that dies behind all
         # others takes what it had left with it as well: they meet after every epoch of 120 samples
-        behind = -(-16 // ranks) if chosen.helps else 120 // ranks + ranks
-        assert 720 - (behind if chosen.survives else 0) <= run.samples <= 720
+        behind = -(-16 // ranks) if chosen.traits.helps else 120 // ranks + ranks
+        assert 720 - (behind if chosen.traits.survives else 0) <= run.samples <= 720
 
 
 @pytest.mark.soak
@@ -171,7 +171,7 @@ def test_the_whole_matrix(capsys: pytest.CaptureFixture[str]) -> None:
         assert result["outcome"] in ("resumed", "continued"), name
         assert result["left_behind"] == [], name
         assert result["samples_doubled"] == 0, name
-        if make_strategy(result["strategy"]).promises_exact:
+        if make_strategy(result["strategy"]).traits.exact is True:
             assert result["weights_equal"], name
             assert result["samples_lost"] == 0, name
         if result["fault"] in ("kill", "exit", "raise", "sigterm", "corrupt-checkpoint", "parent-killed"):

@@ -200,11 +200,12 @@ def show_list(entries: Mapping[str, str], as_json: bool) -> None:
     console().print(grid)
 
 
-def show_strategies(kinds: Sequence[type[Strategy]], as_json: bool) -> None:
+def show_strategies(strategies: Sequence[Strategy], as_json: bool) -> None:
     """What each does and whether it is exact; where it runs, if the terminal is wide enough."""
     if as_json:
         rows = [
-            {"name": kind.name, "exact": kind.exact, "runs_on": kind.runs_on, "summary": kind.summary} for kind in kinds
+            {"name": s.name, "exact": s.traits.exact is True, "runs_on": s.traits.runs_on, "summary": s.summary}
+            for s in strategies
         ]
         print(json.dumps(rows, indent=1))
         return
@@ -213,8 +214,9 @@ def show_strategies(kinds: Sequence[type[Strategy]], as_json: bool) -> None:
     grid = Table(box=None, pad_edge=False, padding=(0, 1))
     for heading in headings:
         grid.add_column(heading, no_wrap=heading in ("strategy", "exact"))
-    for kind in kinds:
-        grid.add_row(*(kind.name, "yes" if kind.exact else "no", kind.summary, kind.runs_on)[: len(headings)])
+    for s in strategies:
+        row = s.name, "yes" if s.traits.exact is True else "no", s.summary, s.traits.runs_on
+        grid.add_row(*row[: len(headings)])
     out.print(grid)
     out.print("exact: promises the weights that one process would train")
     if len(headings) < 4:
@@ -232,10 +234,11 @@ def percent(share: float) -> str:
 
 def write_sample(task: Task, run: Run, length: int) -> str:
     """Text written by the trained model."""
-    from ..strategies.job import Settings, build
+    from ..strategies.job import StepSettings
+    from ..training.build import build
     from ..training.evaluate import with_weights
 
     assert run.weights is not None
     assert task.sample is not None
-    model = with_weights(build(task, Settings()).model, run.weights).eval()
+    model = with_weights(build(task, StepSettings()).model, run.weights).eval()
     return task.sample(model, length)

@@ -26,12 +26,12 @@ from ..data.order import Shard
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Strategy, Worker
+from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import BatchRules
+from .pieces.rank_model import place_model
 from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
 from .pieces.replicas import DataParallelCriterion, DataParallelModel, normalised
-from .pieces.worker import place_model
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class BalancedDataParallel(Strategy):
 
     name = "balanced_data_parallel"
     summary = "one process, a thread a replica; each takes the loss of its own outputs"
-    runs_on = "one host, CPU or CUDA"
-    hosts = False
+    traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
 
     def __post_init__(self) -> None:
         if self.ranks < 0:
@@ -54,10 +53,6 @@ class BalancedDataParallel(Strategy):
         if self.shares is not None:
             object.__setattr__(self, "shares", tuple(self.shares))
             normalised(self.shares, self.ranks)
-
-    @property
-    def processes(self) -> int:
-        return 1
 
     def check(self, job: Job) -> None:
         check_replicas(self, job)

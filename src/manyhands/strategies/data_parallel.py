@@ -28,11 +28,11 @@ from ..data import nest
 from ..data.order import Shard
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Strategy, Worker
+from .contract import Strategy, Traits, Worker
 from .job import Job
+from .pieces.rank_model import place_model
 from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
 from .pieces.replicas import DataParallelModel, Outputs
-from .pieces.worker import place_model
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,7 @@ class DataParallel(Strategy):
 
     name = "data_parallel"
     summary = "one process, a thread a replica; outputs gathered on the first device"
-    runs_on = "one host, CPU or CUDA"
-    hosts = False
-
-    @property
-    def processes(self) -> int:
-        return 1
+    traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
 
     def check(self, job: Job) -> None:
         check_replicas(self, job)

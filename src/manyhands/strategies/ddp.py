@@ -31,11 +31,12 @@ from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker
+from .contract import Loss, Strategy, Traits, Worker
 from .job import Job
 from .pieces.batchnorm import mark_empty, share_batchnorm
+from .pieces.rank_model import WithLoss, place_model, spread_over_devices
 from .pieces.reached import may_miss
-from .pieces.worker import OrdinaryWorker, WithLoss, place_model, spread_over_devices
+from .pieces.worker import OrdinaryWorker
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ class DDP(Strategy):
 
     name = "ddp"
     summary = "a model on every rank, gradients all-reduced during backward"
-    joins_batchnorm = True
-    compiles = True
 
     def __post_init__(self) -> None:
         if self.bucket_mb <= 0:
             raise BadInput(f"ddp:bucket_mb must be above 0 (found {self.bucket_mb})")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(transport=self.transport, joins_batchnorm=True, compiles=True)
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         model = place_model(job, rank)
@@ -67,6 +70,8 @@ class DDP(Strategy):
 
 class DDPWorker(OrdinaryWorker):
     """The ordinary step around torch's wrapper, with a hook that sums, counts and times."""
+
+    not_captured = Worker.not_captured
 
     def __init__(self, strategy: DDP, job: Job, rank: Rank, model: nn.Module):
         self.may_miss = strategy.find_unused or may_miss(job)

@@ -29,18 +29,20 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.random_state import seeded
 from ..errors import BadInput
 from ..model.optimizers import stand_in
 from ..model.units import find_units
 from ..world.default_ranks import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
-from .job import Job, seeded, trained_parameters
+from .contract import Loss, Strategy, Traits, Worker, refuse
+from .job import Job, trained_parameters
 from .pieces.batchnorm import mark_empty, share_batchnorm
+from .pieces.rank_model import WithLoss, place_model, spread_over_devices
 from .pieces.reached import Reaching, may_miss
 from .pieces.shard_collectives import Traffic
-from .pieces.worker import OrdinaryWorker, WithLoss, place_model, spread_over_devices
+from .pieces.worker import OrdinaryWorker
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,22 @@ class FSDP(Strategy):
     unit_mb: float = 1.0  # blocks of at least this size are gathered on their own
     transport: str = "auto"
 
-    any_layout = False
     name = "fsdp"
     summary = "weights, gradients and optimizer state in shards over ranks, gathered layer by layer"
-    joins_batchnorm = True
-    mixes_devices = False
-    preload = ("torch.distributed.fsdp", "torch.distributed.tensor")
 
     def __post_init__(self) -> None:
         if self.unit_mb < 0:
             raise BadInput(f"fsdp:unit_mb must be 0 or more (found {self.unit_mb:g})")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            transport=self.transport,
+            joins_batchnorm=True,
+            any_layout=False,
+            mixes_devices=False,
+            preload=("torch.distributed.fsdp", "torch.distributed.tensor"),
+        )
 
     def check(self, job: Job) -> None:
         if spread_over_devices(job.model):
@@ -119,6 +127,8 @@ class FSDPWorker(OrdinaryWorker):
     `sharded` are the trained parameters as torch cuts them, by name; the optimizer has this rank's part of each as a plain
     parameter over the same memory.
     """
+
+    not_captured = Worker.not_captured
 
     def __init__(self, job: Job, rank: Rank, model: nn.Module):
         from torch.distributed.device_mesh import init_device_mesh

@@ -28,13 +28,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..data.batches import Batch
-from ..data.order import Shard
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
+from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job
+from .pieces.rank_model import spread_over_devices
 from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
-from .pieces.worker import spread_over_devices
 
 
 @dataclass(frozen=True)
@@ -48,20 +47,21 @@ class Hogwild(Strategy):
 
     name = "hogwild"
     summary = "shared weights, every rank updates them without a lock"
-    runs_on = "one host, CPU (or GPUs with the weights in host memory)"
-    exact = False
-    hosts = False
 
     def __post_init__(self) -> None:
         check_choices(self, optimizer=("rank", "shared"), scale=("global", "shard"), partition=("batch", "fixed"))
 
     @property
-    def survives(self) -> bool:
-        return True
-
-    @property
-    def helps(self) -> bool:
-        return self.partition == "batch"
+    def traits(self) -> Traits:
+        return Traits(
+            exact="updates of several ranks interleave",
+            runs_on="one host, CPU (or GPUs with the weights in host memory)",
+            hosts=False,
+            lockstep=False,
+            survives=True,
+            helps=self.partition == "batch",
+            partition=self.partition,
+        )
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm:
@@ -79,9 +79,6 @@ class Hogwild(Strategy):
     def share(self, job: Job) -> Mapping[str, Tensor]:
         state = optimizer_tensors(job, self) if self.optimizer == "shared" else {}
         return {**shared_tensors(job.model, self.ranks), **state}
-
-    def feed(self, rank: Rank) -> Shard:
-        return Shard(rank.index, self.ranks, fixed=self.partition == "fixed")
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         return HogwildWorker(job, rank, self.scale)

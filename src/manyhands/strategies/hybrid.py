@@ -29,7 +29,7 @@ from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
 from ..model import Cut
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
+from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job
 from .pieces.batch_rules import BatchRules, batch_rules
 from .pieces.pipeline_schedules import plan, split_sizes
@@ -72,12 +72,9 @@ class Hybrid(Strategy):
             object.__setattr__(self, name, value)
 
     @property
-    def shards_batch(self) -> bool:  # type: ignore[override]
-        return self.replicas > 1 or self.chunks > 1
-
-    @property
-    def chunks_batch(self) -> bool:
-        return self.chunks > 1
+    def traits(self) -> Traits:
+        several = self.chunks > 1
+        return Traits(transport=self.transport, shards_batch=self.replicas > 1 or several, chunks_batch=several)
 
     def check(self, job: Job) -> None:
         for name, module in job.model.named_modules():

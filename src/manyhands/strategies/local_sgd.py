@@ -32,9 +32,10 @@ from ..data.batches import Batch
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
-from .job import Job, trained_parameters
-from .pieces.worker import Updater, autocast, full_weights, place_model
+from .contract import Loss, Strategy, Traits, Worker, refuse
+from .job import Job
+from .pieces.rank_model import full_weights, place_model
+from .pieces.worker import OrdinaryWorker
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,6 @@ class LocalSGD(Strategy):
 
     name = "local_sgd"
     summary = "every rank trains its own copy; copies are averaged every few steps"
-    compiles = True
-    exact = False
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -61,8 +60,8 @@ class LocalSGD(Strategy):
             raise BadInput(f"local_sgd:outer_rate must be above 0 (found {self.outer_rate:g})")
 
     @property
-    def lockstep(self) -> bool:
-        return True
+    def traits(self) -> Traits:
+        return Traits(exact="between averages ranks go their own ways", transport=self.transport, compiles=True)
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and job.has_batchnorm:
@@ -72,13 +71,15 @@ class LocalSGD(Strategy):
         return LocalWorker(self, job, rank)
 
 
-class LocalWorker:
+class LocalWorker(OrdinaryWorker):
     """A rank's own training, and the average."""
 
+    not_captured = Worker.not_captured
+
     def __init__(self, strategy: LocalSGD, job: Job, rank: Rank):
-        self.strategy, self.job, self.rank, self.clock = strategy, job, rank, rank.clock
-        self.model = place_model(job, rank)
-        self.updater = Updater(job, trained_parameters(self.model))
+        model = place_model(job, rank)
+        super().__init__(job, rank, model, model)
+        self.strategy = strategy
         self.outer = strategy.outer_momentum > 0 or strategy.outer_rate != 1
         self.anchor = self._trained() if self.outer else []  # the weights of the last average
         self.velocity = [torch.zeros_like(tensor) for tensor in self.anchor]
@@ -99,14 +100,9 @@ class LocalWorker:
                 self._meet()
         return None if loss is None else Loss(loss.detach(), batch.count)
 
-    def add_gradient(self, batch: Batch) -> Tensor:
-        """Of the sum over the shard's samples; the update divides by their number."""
-        self.clock.enter("forward")
-        with autocast(self.job, self.rank.device):
-            loss = self.job.task.loss(self.model(batch.input), batch.target)
-        self.clock.enter("backward")
-        (loss * batch.count).backward()
-        return loss
+    def loss_weight(self, batch: Batch) -> float:
+        """Gradients are sums over the shard's samples; the update divides by their number."""
+        return batch.count
 
     def _update(self) -> None:
         """The mean over this rank's own samples, however many batches they came in."""
@@ -222,19 +218,8 @@ class LocalWorker:
         self.updater.load({**state, "optimizer": {**state["optimizer"], "state": own["optimizer"]}})
         self._seen, self._seen_by_all = own["seen"], own["seen_by_all"]
 
-    @property
-    def updates(self) -> int:
-        return self.updater.updates
-
-    @property
-    def learning_rate(self) -> float | None:
-        return self.updater.learning_rate
-
     def figures(self) -> dict[str, Any]:
         return {"notes": self._notes} if self.rank.leads else {}
-
-    def close(self) -> None:
-        return
 
 
 def _stored(tensor: Tensor) -> Tensor:

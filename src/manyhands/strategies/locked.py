@@ -28,19 +28,18 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
-from ..data.order import Shard
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.health.process_lock import ProcessLock
 from ..world.health.waiting import Bell, wait_until
 from ..world.rank import Rank
 from ..world.shm.group_memory import fence
-from .contract import Loss, Strategy, Worker, refuse
+from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters
 from .pieces.batchnorm import mark_empty, share_batchnorm
 from .pieces.gradient_slots import open_slot, parts, rows_of, slot_tensors
+from .pieces.rank_model import spread_over_devices
 from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
-from .pieces.worker import spread_over_devices
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,6 @@ class Locked(Strategy):
 
     name = "locked"
     summary = "shared weights, updates one at a time under a lock"
-    joins_batchnorm = True  # in mode=turns
-    runs_on = "one host, CPU (or GPUs with the weights in host memory)"
-    hosts = False
 
     def __post_init__(self) -> None:
         check_choices(
@@ -73,12 +69,17 @@ class Locked(Strategy):
             )
 
     @property
-    def promises_exact(self) -> bool:
-        return self.mode == "turns"
-
-    @property
-    def helps(self) -> bool:
-        return self.mode == "free" and self.partition == "batch"
+    def traits(self) -> Traits:
+        turns = self.mode == "turns"
+        return Traits(
+            exact=turns or "every rank makes updates of its own, one after the other",
+            runs_on="one host, CPU (or GPUs with the weights in host memory)",
+            hosts=False,
+            lockstep=turns,
+            helps=self.mode == "free" and self.partition == "batch",
+            partition=self.partition,
+            joins_batchnorm=turns,
+        )
 
     def check(self, job: Job) -> None:
         if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
@@ -103,9 +104,6 @@ class Locked(Strategy):
                 **slot_tensors(dict(trained_parameters(job.model)), "sum"),
             }
         return {**shared, **(optimizer_tensors(job, self) if self.optimizer == "shared" else {})}
-
-    def feed(self, rank: Rank) -> Shard:
-        return Shard(rank.index, self.ranks, fixed=self.partition == "fixed")
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         if self.mode == "turns":
@@ -136,7 +134,7 @@ class LockWorker(SharedWorker):
         return loss
 
     def _acquire(self) -> None:
-        with self._clock.during("wait"):
+        with self.clock.during("wait"):
             self._lock.acquire()
 
 
@@ -164,22 +162,22 @@ class TurnsWorker(SharedWorker):
                 self._update()
             self._wait_for(self._round + self.rank.ranks + 1)
             self._round += self.rank.ranks + 1
-            with self._clock.during("communication"):
-                self._clock.count(self.shared.read())
+            with self.clock.during("communication"):
+                self.clock.count(self.shared.read())
         return loss
 
     def _add_in_turn(self) -> None:
         found = [parts(parameter.grad, 0, rows_of(parameter)) for parameter in self._own]
         self._wait_for(self._round + self.rank.index)
-        with self._clock.during("communication"):
-            self._clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
+        with self.clock.during("communication"):
+            self.clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
         self._end_turn()
         for parameter in self._own:
             parameter.grad = None
 
     def _update(self) -> None:
         self._wait_for(self._round + self.rank.ranks)
-        self._clock.enter("update")
+        self.clock.enter("update")
         for home, gradient in zip(self.shared.home.values(), self._slot.get(), strict=True):
             home.grad = gradient
         self.updater.update()
@@ -192,7 +190,7 @@ class TurnsWorker(SharedWorker):
         self._bell.ring()
 
     def _wait_for(self, turn: int) -> None:
-        with self._clock.during("wait"):
+        with self.clock.during("wait"):
             wait_until(lambda: bool(self._turn[0] >= turn), self._missing, bell=self._bell)
 
     def _missing(self) -> str:

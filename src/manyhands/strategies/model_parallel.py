@@ -24,7 +24,7 @@ from ..data.order import Shard
 from ..model import Cut
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker
+from .contract import Loss, Strategy, Traits, Worker
 from .job import Job
 from .pieces.pipeline_schedules import Backward, Forward
 from .pieces.stages import Balance, StagesWorker, cut_model
@@ -40,7 +40,10 @@ class ModelParallel(Strategy):
 
     name = "model_parallel"
     summary = "each rank holds some layers, one batch passes through them"
-    shards_batch = False
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(transport=self.transport, shards_batch=False)
 
     def prepare(self, job: Job) -> Cut:
         return cut_model(self, job, self.ranks, self.balance)

@@ -34,15 +34,16 @@ from ..data.order import Shard
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
+from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters
 from .pieces.gradient_slots import AtHome
+from .pieces.rank_model import full_weights, place_model
 from .pieces.server import Server
 from .pieces.server_messages import PASS, PUSH, MemoryPost, Post, mail_tensors
 from .pieces.server_network import NetworkPost
 from .pieces.server_slices import Slice, cut, join_states
 from .pieces.shared_weights import average_buffers, check_choices
-from .pieces.worker import OrdinaryWorker, full_weights, place_model
+from .pieces.worker import OrdinaryWorker
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,6 @@ class ParameterServer(Strategy):
 
     name = "parameter_server"
     summary = "servers own slices of the weights, ranks push gradients and pull weights"
-    compiles = True
-    runs_on = "one host or several, CPU or CUDA (the servers compute on the CPU)"
 
     def __post_init__(self) -> None:
         check_choices(
@@ -85,16 +84,17 @@ class ParameterServer(Strategy):
             )
 
     @property
-    def processes(self) -> int:
-        return self.ranks + self.servers
-
-    @property
-    def promises_exact(self) -> bool:
-        return self.mode == "sync"
-
-    @property
-    def survives(self) -> bool:
-        return self.mode != "sync" and self.over != "network"
+    def traits(self) -> Traits:
+        sync = self.mode == "sync"
+        return Traits(
+            exact=sync or "every rank's gradient is an update by itself, made from older weights",
+            processes=self.ranks + self.servers,
+            runs_on="one host or several, CPU or CUDA (the servers compute on the CPU)",
+            lockstep=sync,
+            survives=not sync and self.over != "network",
+            partition=self.partition,
+            compiles=True,
+        )
 
     def check(self, job: Job) -> None:
         if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
@@ -128,7 +128,7 @@ class ParameterServer(Strategy):
         return mail_tensors(dict(trained_parameters(job.model)), self.ranks, self.slices(job))
 
     def feed(self, rank: Rank) -> Shard | None:
-        return None if rank.serves else Shard(rank.index, self.ranks, fixed=self.partition == "fixed")
+        return None if rank.serves else super().feed(rank)
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         if self.over == "memory" and rank.hosts > 1:
@@ -136,7 +136,7 @@ class ParameterServer(Strategy):
                 f"parameter_server:over=memory works within one host (hosts: {rank.hosts}); use over=network"
             )
         together = self.mode == "sync" and self.servers > 1 and job.settings.clip  # one norm of all slices
-        group = dist.new_group(list(range(self.ranks, self.processes))) if together else None
+        group = dist.new_group(list(range(self.ranks, self.ranks + self.servers))) if together else None
         if rank.serves:
             return Server(job, rank, self.slices(job), self.mode, self.staleness, group)
         return Client(self, job, rank)
@@ -144,6 +144,8 @@ class ParameterServer(Strategy):
 
 class Client(OrdinaryWorker):
     """A rank: gradient of its shard, push, pull."""
+
+    not_captured = Worker.not_captured
 
     def __init__(self, strategy: ParameterServer, job: Job, rank: Rank):
         model = place_model(job, rank)
@@ -168,7 +170,7 @@ class Client(OrdinaryWorker):
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
         self._group += batch.count
-        self._clock.enter("communication")
+        self.clock.enter("communication")
         self._home.lay_out()
         loss = Loss(self.add_gradient(batch).detach(), batch.count) if batch.count else Loss(0.0, 0)
         sync = self._strategy.mode == "sync"

@@ -29,7 +29,7 @@ from ..errors import BadInput, did_you_mean
 from ..model import Cut
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Worker, refuse
+from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job
 from .pieces.batch_rules import BatchRules, batch_rules
 from .pieces.pipeline_schedules import SCHEDULES, plan, split_sizes
@@ -83,24 +83,24 @@ class Pipeline(Strategy):
         return self.ranks * self.turns
 
     @property
-    def shards_batch(self) -> bool:  # type: ignore[override]
-        """Layers see a chunk at a time, unless there is one chunk alone."""
+    def several(self) -> bool:
+        """Whether layers see a chunk at a time, not the whole batch as one."""
         return self.split_size is not None or self.chunks > 1
 
     @property
-    def chunks_batch(self) -> bool:
-        return self.shards_batch
+    def traits(self) -> Traits:
+        return Traits(transport=self.transport, shards_batch=self.several, chunks_batch=self.several)
 
     def check(self, job: Job) -> None:
-        if job.settings.sync_batchnorm and job.has_batchnorm and self.shards_batch:
+        if job.settings.sync_batchnorm and job.has_batchnorm and self.several:
             raise refuse(
                 self, "passes chunks one after the other, so sync_batchnorm cannot join them; use model_parallel"
             )
 
     def prepare(self, job: Job) -> tuple[Cut, BatchRules | None]:
         option = "--ranks" if self.turns == 1 else "ranks x stages_per_rank ="
-        rules = batch_rules(self, job) if self.shards_batch else None
-        return cut_model(self, job, self.stages, self.balance, option, self.shards_batch), rules
+        rules = batch_rules(self, job) if self.several else None
+        return cut_model(self, job, self.stages, self.balance, option, self.several), rules
 
     def feed(self, rank: Rank) -> Shard:
         last = (self.stages - 1) % self.ranks

@@ -14,9 +14,10 @@ import torch
 
 from ..errors import BadInput
 from ..world.rank import Rank
-from .contract import Strategy, Worker
+from .contract import Strategy, Traits, Worker
 from .job import Job
-from .pieces.worker import OrdinaryWorker, place_model
+from .pieces.rank_model import place_model
+from .pieces.worker import OrdinaryWorker
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,7 @@ class Single(Strategy):
 
     name = "single"
     summary = "one process, one device: the baseline"
-    compiles = True
-    runs_on = "CPU or CUDA"
-    shards_batch = False
+    traits = Traits(runs_on="CPU or CUDA", shards_batch=False, compiles=True)
 
     def __post_init__(self) -> None:
         if self.ranks != 1:

@@ -29,10 +29,11 @@ import psutil
 
 from ..errors import BadInput, RankFailed, Refused, did_you_mean
 from ..record.run import Run
+from ..record.run_folder import CHECKPOINTS
 from ..strategies import TABLE, make_strategy
-from ..strategies.contract import Strategy
+from ..strategies.contract import Strategy, processes
 from ..task import Task
-from ..training.checkpoints.checkpoint import FOLDER, published
+from ..training.checkpoints.checkpoint import published
 from ..training.fit import fit
 from ..world.launch.by_value import pack, unpack
 from ..world.rank import Rank
@@ -163,10 +164,10 @@ def chaos(
     unbroken = unbroken or fit(task, chosen, **options)
     with tempfile.TemporaryDirectory(prefix="manyhands-chaos-") as folder:
         options |= {"run_dir": folder, "checkpoint_every": min(EVERY, max(1, step // 3)), "max_restarts": 1}
-        options |= {"on_death": "continue" if chosen.survives else "end"}
+        options |= {"on_death": "continue" if chosen.traits.survives else "end"}
         options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
         every = int(options["checkpoint_every"])
-        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), (step - 1) // every * every, os.getpid())
+        planned = Fault(fault, rank, step, str(Path(folder) / CHECKPOINTS), (step - 1) // every * every, os.getpid())
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
@@ -187,9 +188,9 @@ def _aim(strategy: Strategy, fault: str, rank: int | None, step: int | None, max
     if fault == "disk-full" or fault.startswith("parent-killed") or (fault.endswith("checkpoint") and "-in-" in fault):
         rank = 0  # the rank that writes; the caller is nobody's rank
     if rank is None:
-        rank = min(1, strategy.processes - 1)
-    if not 0 <= rank < strategy.processes:
-        raise BadInput(f"{strategy} has processes 0 to {strategy.processes - 1} (found --rank {rank})")
+        rank = min(1, processes(strategy) - 1)
+    if not 0 <= rank < processes(strategy):
+        raise BadInput(f"{strategy} has processes 0 to {processes(strategy) - 1} (found --rank {rank})")
     step = step if step is not None else max(1, max_steps * 3 // 5)
     if not 1 <= step <= max_steps:
         raise BadInput(f"the fault must strike in one of the {max_steps} steps (found --step {step})")
@@ -258,7 +259,7 @@ def left_behind(since: float, folder: Path) -> list[str]:
     until = time.time() + _VANISH_SECONDS
     while survivors(since) and time.time() < until:
         time.sleep(0.05)
-    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / FOLDER).glob(".*")]]
+    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / CHECKPOINTS).glob(".*")]]
     memory = [f"shared memory {name}" for name in _shared_memory() if "manyhands" in name]
     return survivors(since) + files + memory
 

@@ -15,7 +15,8 @@ import torch
 from ..errors import RankFailed
 from ..model import torch_internals as torch_parts
 from ..record.run import Run, available_cores
-from ..strategies.contract import Strategy, check_stream, refuse
+from ..record.run_folder import CHECKPOINTS
+from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
 from ..world.health.heartbeats import Board
 from ..world.health.stalls import StallFinder
@@ -23,7 +24,8 @@ from ..world.health.survivors import Exchange, SurvivingRank, may_go_on
 from ..world.launch.processes import Place, check_descriptors, launch
 from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
 from ..world.shm.trial import SHARED_MEMORY, transport_for
-from .checkpoints.checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
+from . import PRELOAD
+from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
 from .loop import Outcome, Plan, Training
@@ -61,7 +63,7 @@ class Fitting:
     ):
         self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
         self.run, self.plan, self.show, self.answer = run, plan, show, answer
-        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
+        self.checkpoints = Path(run_dir).absolute() / CHECKPOINTS if run_dir is not None else None
         self.began = began
         self.transport = "auto"
 
@@ -132,16 +134,16 @@ class Fitting:
     def try_out(self) -> None:
         """Try the job on a few samples, and say in the record what follows from it."""
         job, strategy, run = self.job, self.strategy, self.run
-        probe(job, self.devices, strategy.any_layout, strategy.divides)
+        probe(job, self.devices, strategy.traits.any_layout, divides(strategy))
         run.channels_last = job.channels_last
-        run.exact, run.exact_reason = strategy.exactness(job)
+        run.exact, run.exact_reason = exactness(strategy, job)
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")
 
     def look_at_torch(self, hosts: int = 1, say: bool = True) -> None:
         """Choose what ranks talk through, and note where this torch is not as the package knows it."""
-        asked = getattr(self.strategy, "transport", "auto")
-        self.transport = transport_for(asked, self.devices, self.strategy.processes, hosts)
+        asked = self.strategy.traits.transport
+        self.transport = transport_for(asked, self.devices, processes(self.strategy), hosts)
         torch_parts.look()
         text = torch_parts.note([SHARED_MEMORY] if self.transport != asked else [])
         if text and say:
@@ -153,17 +155,17 @@ class Fitting:
         self, resume: bool, max_restarts: int, stall_seconds: float | None, time_limit: float | None
     ) -> Outcome | None:
         """Start the ranks; after a failure start them again from the last checkpoint, as often as allowed."""
-        if self.plan.survive and not self.strategy.survives:
+        if self.plan.survive and not self.strategy.traits.survives:
             reason = "cannot go on without a rank (on_death=continue); hogwild and parameter_server:mode=async can"
             raise refuse(self.strategy, reason)
         self.look_at_torch()
         start = self.resumable() if resume else None
         check_stream(self.strategy, self.job, self.plan.survive)
         self.try_out()
-        self.strategy.admit(self.job, self.devices)
+        admit(self.strategy, self.job, self.devices)
         self.job.prepared = self.strategy.prepare(self.job)
         self.run.threads = self.threads or max(1, available_cores() // self.strategy.ranks)
-        check_descriptors(self.strategy.processes)
+        check_descriptors(processes(self.strategy))
         self.make_room(start)  # only now: what is refused must leave everything as it was
         until = time.monotonic() + time_limit if time_limit else None
         while True:
@@ -188,11 +190,11 @@ class Fitting:
                 plan=plan,
                 transport=self.transport,
             ),
-            strategy.processes,
-            ranks=min(strategy.ranks, strategy.processes),
+            processes(strategy),
+            ranks=min(strategy.ranks, processes(strategy)),
             threads=self.run.threads or 1,
             shared=strategy.share(self.job),
-            preload=strategy.preload,
+            preload=(*PRELOAD, *strategy.traits.preload),
             on_tell=lambda _, kind, content: self.hear(kind, content),
             on_ask=exchange,
             watch=find_stall,

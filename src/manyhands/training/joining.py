@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..errors import BadInput, ManyhandsError, Refused
 from ..record.run import available_cores
-from ..strategies.contract import check_stream
+from ..strategies.contract import admit, check_stream, processes
 from ..world.health.heartbeats import Board
 from ..world.health.torchrun_stalls import TorchrunWatch
 from ..world.launch.rank_process import describe
@@ -28,12 +28,12 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     fitting.run.restarts = restarts
     job, strategy, run = fitting.job, fitting.strategy, fitting.run
     index, world, hosts = torchrun_place()
-    if strategy.processes != world:
+    if processes(strategy) != world:
         raise BadInput(
-            f"torchrun started {world} processes but {strategy} needs {strategy.processes}; "
-            f"use --ranks {world} or --nproc-per-node {strategy.processes}"
+            f"torchrun started {world} processes but {strategy} needs {processes(strategy)}; "
+            f"use --ranks {world} or --nproc-per-node {processes(strategy)}"
         )
-    if hosts > 1 and not strategy.hosts:
+    if hosts > 1 and not strategy.traits.hosts:
         raise Refused(
             f"{strategy.name} shares memory and cannot run over several hosts (hosts: {hosts}); "
             "use ddp or parameter_server"
@@ -41,7 +41,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     fitting.look_at_torch(hosts, say=index == 0)
     check_stream(strategy, job, fitting.plan.survive)
     fitting.try_out()
-    strategy.admit(job, fitting.devices)
+    admit(strategy, job, fitting.devices)
     run.threads = fitting.threads or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     before = torch.get_num_threads()
     torch.set_num_threads(run.threads)

@@ -37,7 +37,7 @@ class Takeover:
         self.shard: Shard | None = strategy.feed(rank)
         # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
         self.helps = (
-            strategy.helps
+            strategy.traits.helps
             and rank.ranks > 1
             and self.order.accumulate == 1
             and not watched

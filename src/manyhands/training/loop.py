@@ -85,7 +85,7 @@ class Training:
         self.order: Order = job.order
         self.clock = rank.clock
         self.losses = Losses(rank)
-        self.tally = Tally(rank, self.losses, strategy.lockstep, plan.survive)
+        self.tally = Tally(rank, self.losses, strategy.traits.lockstep, plan.survive)
         self.takeover = Takeover(job, strategy, rank, plan.survive, watched=plan.on_step)
         self._fetch: Callable[[Batch], None] | None = None  # gathers a batch where the data lives on the device
         self._replaying: Captured | None = None
@@ -120,14 +120,14 @@ class Training:
         weights = None
         first = self.clock.steps
         remaining = self.job.total_steps - first
-        for epoch in range(self._first_epoch, self.job.settings.epochs):
+        for epoch in range(self._first_epoch, self.job.epochs):
             steps = list(islice(self.order.steps(epoch, self._first_number), max(0, remaining)))
             if not steps or self.stopped:
                 break
             remaining -= len(steps)
             last = self._run_epoch(worker, batches, epoch, steps)
             weights = self._end_epoch(worker, epoch)
-            ending = self.stopped is not None or remaining == 0 or epoch + 1 == self.job.settings.epochs
+            ending = self.stopped is not None or remaining == 0 or epoch + 1 == self.job.epochs
             if self.snapshots is not None and last.update and (self._due or ending):
                 self._take_snapshot(worker, last)
             self._first_number = 0
@@ -258,7 +258,7 @@ class Training:
         if not self.plan.on_step:
             return False
         done = self.clock.steps
-        lockstep = self.strategy.lockstep or self.rank.processes == 1
+        lockstep = self.strategy.traits.lockstep or self.rank.processes == 1
         with self.clock.during("other"):
             self.losses.read()
             mine = [entry for entry in self.losses.kept[-1:] if entry[0] == done - 1]
@@ -305,7 +305,7 @@ class Training:
                 "step": self.clock.steps,
                 "steps": self.job.total_steps,
                 "epoch": step.epoch + 1,
-                "epochs": self.job.settings.epochs,
+                "epochs": self.job.epochs,
                 "loss": self.losses.kept[-1][1] if self.losses.kept else None,
                 "samples_per_second": samples / seconds if seconds else None,
                 "phases": list(self.clock.phases),

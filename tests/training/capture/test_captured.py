@@ -14,8 +14,9 @@ from manyhands.data.batches import Batches
 from manyhands.data.resident import Resident
 from manyhands.record.clock import Clock
 from manyhands.schedules import cosine
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.worker import OrdinaryWorker
+from manyhands.training.build import build
 from manyhands.training.capture.captured import Captured, why_not
 
 
@@ -44,7 +45,7 @@ def _mlp():
 
 
 def worker_of(task, accumulate=1, clip=None):
-    job = build(task, Settings(epochs=task.epochs, accumulate=accumulate, clip=clip))
+    job = build(task, StepSettings(epochs=task.epochs, accumulate=accumulate, clip=clip))
     rank = SimpleNamespace(clock=Clock(), device=torch.device("cpu"), leads=True, index=0)
     model = copy.deepcopy(job.model)
     return job, OrdinaryWorker(job, rank, model, model)
@@ -163,7 +164,7 @@ def test_resident_data_gives_the_batches_of_the_host():
         (50, 7, 2, False, (0.3, 0.7)),
         (5, 4, 3, True, None),
     ]:
-        source = build(make_task(samples=samples, batch=batch), Settings()).train
+        source = build(make_task(samples=samples, batch=batch), StepSettings()).train
         order = Order(samples, batch, 3)
         for index in range(of):
             shard = Shard(index, of, fixed, shares)
@@ -197,7 +198,7 @@ def test_reasons_not_to_record(changes, reason):
 def test_data_on_the_host_is_a_reason():
     job, worker = worker_of(make_task())
     assert "not on the GPU" in why_not(worker, None, job)
-    assert "talk to other ranks" in why_not(SimpleNamespace(), None, job)
+    assert "talk to other ranks" in why_not(SimpleNamespace(not_captured="they talk to other ranks"), None, job)
 
 
 def test_an_ordinary_job_can_be_recorded():

@@ -12,14 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.strategies.job import Job, Settings, build
+from manyhands.strategies.contract import exactness
+from manyhands.strategies.job import Job, StepSettings
+from manyhands.training.build import build
 from manyhands.training.proof import proof
 from manyhands.training.proof.probe import probe
 from tests.zoo.models import LABELS, SGD, VECTORS, ZOO, Net
 
 
 def proven(task: mh.Task) -> Job:
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     probe(job, [torch.device("cpu")])
     return job
 
@@ -29,8 +31,8 @@ def test_every_model_of_the_zoo_is_seen_for_what_it_is(name: str) -> None:
     case, job = ZOO[name], proven(ZOO[name].task())
     assert job.proof.unchecked is None
     assert job.proof.divides is None
-    promised, reason = mh.DDP(ranks=2).exactness(job)
-    in_chunks, why_not = mh.Pipeline(ranks=2, chunks=4).exactness(job)
+    promised, reason = exactness(mh.DDP(ranks=2), job)
+    in_chunks, why_not = exactness(mh.Pipeline(ranks=2, chunks=4), job)
     assert promised == (case.why is None), reason
     assert in_chunks == (case.why is None and case.chunks is None), why_not
     if case.why is not None:
@@ -122,7 +124,7 @@ def test_a_factory_that_makes_another_model_each_time_is_refused() -> None:
         return nn.Sequential(nn.Linear(16, width), nn.Linear(width, 5))
 
     with pytest.raises(mh.BadInput, match=r"task\.model makes another model each time it is called"):
-        build(task_of(another), Settings()).copies()
+        build(task_of(another), StepSettings()).copies()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ class Coarse(torch.optim.SGD):
 
 def test_how_an_optimizer_treats_its_parameters_is_found_by_trying() -> None:
     def manner(optimizer: Any) -> tuple[bool, bool, bool]:
-        found = build(task_of(Net, optimizer=optimizer), Settings()).manner
+        found = build(task_of(Net, optimizer=optimizer), StepSettings()).manner
         return found.joins_rows, found.joins_tensors, found.amplifies
 
     assert manner(partial(torch.optim.AdamW, lr=0.1)) == (False, False, False)
@@ -180,11 +182,11 @@ def test_how_an_optimizer_treats_its_parameters_is_found_by_trying() -> None:
 
 def test_an_optimizer_that_amplifies_rounding_is_not_promised_exact() -> None:
     job = proven(task_of(Net, optimizer=partial(Coarse, lr=0.1)))
-    assert mh.DDP(ranks=2).exactness(job) == (
+    assert exactness(mh.DDP(ranks=2), job) == (
         False,
         "the optimizer amplifies rounding: sums in another order end in other weights",
     )
-    assert mh.Single().exactness(job) == (True, None)
+    assert exactness(mh.Single(), job) == (True, None)
 
 
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline", "fsdp"])

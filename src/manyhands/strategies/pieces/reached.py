@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...world.rank import Rank
 from ..job import Job
-from .worker import WithLoss
+from .rank_model import WithLoss
 
 
 def may_miss(job: Job) -> bool:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ...data import nest
 from ...data.batches import Batch
+from ...data.random_state import seeded
 from ...data.splitting import Rule, Unsplittable, learn
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES
 from ...record.run import PHASES
 from ...world.rank import Rank
-from ..contract import Loss, Strategy, refuse
-from ..job import Job, seeded
+from ..contract import Loss, Strategy, Worker, refuse
+from ..job import Job
 from .batch_rules import BatchRules, batch_rules, two_examples
 from .replica_threads import Threads
 from .replicas import DataParallelModel, Replicas
@@ -26,6 +27,8 @@ from .worker import OrdinaryWorker
 
 class ReplicaWorker(OrdinaryWorker):
     """The ordinary step with a DataParallelModel in it; `loss` takes the outputs of all replicas."""
+
+    not_captured = Worker.not_captured
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ReplicaWorker(OrdinaryWorker):
         index = next((part.failed for part in self._threads if part.failed is not None), None)
         if index is None:
             return problem
-        step, phase = self._clock.steps + 1, self._clock.phase
+        step, phase = self.clock.steps + 1, self.clock.phase
         reason = f"{type(problem).__name__}: {problem}".split("\n")[0]
         return RankFailed(
             f"rank {index} of {len(self.samples)} failed in step {step}, {phase}: {reason}",
@@ -114,7 +117,7 @@ class ReplicaWorker(OrdinaryWorker):
         forward, backward = (
             sum(getattr(part, name)[index] for part in parts) for name in ("forward_ns", "backward_ns")
         )
-        process = dict(zip(PHASES, self._clock.phases, strict=True))
+        process = dict(zip(PHASES, self.clock.phases, strict=True))
         if index == 0:
             wall = sum(part.forward_wall for part in parts), sum(part.backward_wall for part in parts)
             own = {
@@ -126,7 +129,7 @@ class ReplicaWorker(OrdinaryWorker):
             own = dict.fromkeys(PHASES, 0)
             own.update(forward=forward, backward=backward, communication=process["communication"])
         own["wait"] += sum(process.values()) - sum(own.values())
-        steps = max(self._clock.steps, 1)
+        steps = max(self.clock.steps, 1)
         return {name: own[name] / steps / 1e6 for name in PHASES}
 
 

@@ -18,28 +18,30 @@ from torch import Tensor
 from ...data.batches import Batch
 from ...model.optimizers import stand_in
 from ...world.rank import Rank
+from ..contract import Worker
 from ..job import Job, trained_parameters
 from .gradient_slots import add_all
 from .part_optimizer import part_optimizer
 from .server_messages import PUSH, Gradients, Letter, MemoryOffice, Office
 from .server_network import NetworkOffice
 from .server_slices import Slice, slice_state
-from .worker import Updater
+from .updater import Updater
 
 
-class Server:
+class Server(Worker):
     """A server: one round takes a letter of every rank."""
 
     def __init__(
         self, job: Job, rank: Rank, slices: list[list[Slice]], mode: str, bound: int, group: dist.ProcessGroup | None
     ):
-        self.job, self.rank, self.mode, self.bound = job, rank, mode, bound
+        self.mode, self.bound = mode, bound
         self.number = rank.index - rank.ranks
         self.slices = slices[self.number]
         self.shapes = {name: parameter.shape for name, parameter in trained_parameters(job.model)}
         whole = dict(trained_parameters(job.model))
         self.own = {name: stand_in(whole[name], value) for name, value in self._slice_of(job, rank.shared)}
-        self.updater = Updater(job, self.own.items(), self._norm if group else None, part_optimizer(job, self.own))
+        updater = Updater(job, self.own.items(), self._norm if group else None, part_optimizer(job, self.own))
+        super().__init__(job, rank, job.model, updater)
         if self.mode != "sync":
             self.updater.clip = None  # a rank's gradient is an update by itself and is clipped there
         self._servers = group
@@ -156,15 +158,8 @@ class Server:
             return 0  # the same updates, of another slice
         return self.updater.updates if self.mode == "sync" else sum(self.applied)
 
-    @property
-    def learning_rate(self) -> float | None:
-        return self.updater.learning_rate
-
     def figures(self) -> dict[str, Any]:
         return {"staleness": self.staleness} if self.number == 0 and self.mode != "sync" else {}
-
-    def close(self) -> None:
-        return
 
 
 def _summed(gradients: Sequence[Gradients]) -> Gradients:

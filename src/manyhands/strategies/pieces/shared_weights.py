@@ -21,10 +21,12 @@ from ...data.batches import Batch
 from ...errors import BadInput
 from ...record.run import PHASES
 from ...world.rank import Rank
-from ..contract import Loss, Strategy, refuse
+from ..contract import Loss, Strategy, Worker, refuse
 from ..job import Job, trained_parameters
 from .foreach import copy_all
-from .worker import OrdinaryWorker, Updater, full_weights
+from .rank_model import full_weights
+from .updater import Updater
+from .worker import OrdinaryWorker
 
 LINE = 8  # numbers of 8 bytes in a cache line: two processes never write the same one
 COMPUTING = [PHASES.index(name) for name in ("forward", "backward", "update")]
@@ -185,6 +187,8 @@ def share_state(updater: Updater, shared: Mapping[str, Tensor]) -> None:
 class SharedWorker(OrdinaryWorker):
     """Reads shared weights, computes a gradient, writes its update into them; who writes when is the strategy's."""
 
+    not_captured = Worker.not_captured
+
     def __init__(self, job: Job, rank: Rank, scale: str = "global"):
         assert rank.shared is not None
         self.shared = SharedModel(job.model, rank.ranks, rank.shared)
@@ -199,8 +203,8 @@ class SharedWorker(OrdinaryWorker):
     def read(self) -> None:
         """The weights of a new update are read from here on."""
         if self._group == 0:
-            with self._clock.during("communication"):
-                self._clock.count(self.shared.read())
+            with self.clock.during("communication"):
+                self.clock.count(self.shared.read())
 
     def gradient(self, batch: Batch) -> Loss:
         """Add this shard's gradient to the accumulated one; an empty shard adds nothing."""
@@ -221,7 +225,7 @@ class SharedWorker(OrdinaryWorker):
             return
         if not self._finite:
             return  # this rank ends the run now; others must not find it in their weights first and take the blame
-        self._clock.count(self.shared.hand_over())
+        self.clock.count(self.shared.hand_over())
         if self._scale == "shard":
             gradients = [home.grad for home in self.shared.home.values() if home.grad is not None]
             for gradient in gradients:
@@ -229,11 +233,11 @@ class SharedWorker(OrdinaryWorker):
             share = 1.0
         if self._clip is not None:
             self.updater.clip = self._clip * share  # the limit is for the mean over samples
-        self._clock.enter("update")
+        self.clock.enter("update")
         self.updater.update(advance=batch.own)
         self.shared.wrote()
-        self._clock.enter("other")
-        self._computing[self.rank.index] = sum(self._clock.phases[number] for number in COMPUTING)
+        self.clock.enter("other")
+        self._computing[self.rank.index] = sum(self.clock.phases[number] for number in COMPUTING)
 
     def weights(self) -> dict[str, Tensor] | None:
         self.shared.read()
@@ -265,7 +269,7 @@ class SharedWorker(OrdinaryWorker):
 
     def overlap(self) -> float | None:
         """How many ranks computed at the same time, on average (after a barrier)."""
-        elapsed = sum(self._clock.phases)
+        elapsed = sum(self.clock.phases)
         return float(self._computing.sum()) / elapsed if elapsed else None
 
     def figures(self) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from ...data.splitting import Rule, split
 from ...model import Cut, Stage, cut
 from ...model.late_weights import AtTheEnd
 from ...world.rank import Rank
-from ..contract import Loss, Strategy, refuse
+from ..contract import Loss, Strategy, Worker, refuse
 from ..job import Job
 from .batch_rules import BatchRules
 from .links import Links, Owed, accept, send
 from .part_optimizer import part_optimizer
 from .pipeline_schedules import Action, Forward
-from .worker import Updater, autocast, full_weights
+from .rank_model import autocast, full_weights
+from .updater import Updater
 
 EXAMPLE = 32  # samples the costs of layers are measured with
 Balance = tuple[int, ...] | str
@@ -77,7 +78,7 @@ def _input(job: Job, samples: int) -> Any:
     return input
 
 
-class StagesWorker:
+class StagesWorker(Worker):
     """One rank of a cut model: it runs its stages in the order of a schedule.
 
     `peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)].
@@ -92,7 +93,7 @@ class StagesWorker:
         rules: BatchRules | None = None,  # None where batches pass whole
         late_weights: bool = False,
     ):
-        self.job, self.rank, self.pieces, self.peers = job, rank, pieces, list(peers)
+        self.pieces, self.peers = pieces, list(peers)
         self._rules = rules or BatchRules("", "")
         self.place = self.peers.index(rank.index)
         self.replicas = rank.ranks // len(self.peers)
@@ -105,9 +106,10 @@ class StagesWorker:
         modules = [module for stage in self.stages.values() for module in stage.modules()]
         self._late = AtTheEnd(modules) if late_weights else None
         self.links = Links(rank.device, rank.clock, self._late.meanwhile if self._late else None)
-        self._shared = self._shared_groups()
         self.named = self._named_parameters()
-        self.updater = Updater(job, self.named.items(), self._norm, part_optimizer(job, self.named))
+        updater = Updater(job, self.named.items(), self._norm, part_optimizer(job, self.named))
+        super().__init__(job, rank, job.model, updater)
+        self._shared = self._shared_groups()
 
     # ------------------------------------------------------------ one step
 
@@ -247,17 +249,6 @@ class StagesWorker:
         for stage in self.stages.values():
             stage.load_state_dict({key: weights[key] for key in stage.state_dict()})
         self.updater.load(state)
-
-    @property
-    def updates(self) -> int:
-        return self.updater.updates
-
-    @property
-    def learning_rate(self) -> float | None:
-        return self.updater.learning_rate
-
-    def figures(self) -> dict[str, Any]:
-        return {}
 
     def close(self) -> None:
         self.links.drain()

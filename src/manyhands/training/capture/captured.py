@@ -36,8 +36,8 @@ OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 def why_not(worker: Worker, data: Any, job: Job) -> str | None:
     """What keeps these steps from being recorded, as far as it can be told without trying."""
-    if type(worker) is not OrdinaryWorker:
-        return "this strategy's steps talk to other ranks"
+    if worker.not_captured is not None:
+        return worker.not_captured
     if not isinstance(data, Resident):
         return "the training data is not on the GPU (a Dataset, or too large for its memory)"
     if job.order.samples < job.order.batch_size * job.settings.accumulate:
@@ -59,12 +59,12 @@ def why_not(worker: Worker, data: Any, job: Job) -> str | None:
     return None
 
 
-class Captured:
+class Captured(Worker):
     """A worker around the ordinary one: the same steps, recorded and replayed."""
 
     def __init__(self, worker: OrdinaryWorker, data: Resident, prepare: Callable[[Batch], None]):
+        super().__init__(worker.job, worker.rank, worker.plain, worker.updater)
         self.worker, self.data, self.prepare = worker, data, prepare
-        self.job, self.clock = worker.job, worker.rank.clock
         self.accumulate = self.job.settings.accumulate
         first = next(self.job.order.steps(0))
         self._full = first.group_total  # samples of a whole update, over all ranks

@@ -103,8 +103,7 @@ def _side_by_side(
     if worker.job.settings.precision != "fp32" or worker.job.settings.compile:
         return None
     beside = Beside(worker.plain.modules(), captured.data.device)
-    worker.after_backward = beside.settle
-    worker.updater.write = sliced_sgd(worker.updater.optimizer) or worker.updater.optimizer.step
+    worker.replace_parts(after_backward=beside.settle, write=sliced_sgd(worker.updater.optimizer))
     try:
         one = _checked(captured, before, ordinary)
         faster = _milliseconds(captured, one)
@@ -112,8 +111,7 @@ def _side_by_side(
             return one, faster
     except CannotRecord:
         pass
-    worker.after_backward = None
-    worker.updater.write = worker.updater.optimizer.step
+    worker.replace_parts()
     give_back(beside.layers)
     return None
 

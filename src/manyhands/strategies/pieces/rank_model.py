@@ -1,0 +1,60 @@
+"""A rank's own model: put on its device, called in the asked-for arithmetic, and its weights by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...world.rank import Rank
+from ..job import Job
+
+
+def place_model(job: Job, rank: Rank) -> nn.Module:
+    """The rank's own model on its device, in training mode; one that placed itself on devices is left there."""
+    model = job.model
+    places = {parameter.device for parameter in model.parameters()}
+    if len(places) <= 1 and places <= {torch.device("cpu")}:
+        model = model.to(rank.device)
+    if job.settings.compile:
+        model.compile()
+    return model.train()
+
+
+def spread_over_devices(model: nn.Module) -> bool:
+    """Whether the model put its own parts on several devices."""
+    return len({parameter.device for parameter in model.parameters()}) > 1
+
+
+def autocast(job: Job, device: torch.device) -> AbstractContextManager[Any]:
+    """The arithmetic the settings ask for."""
+    if job.settings.precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def full_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, as copies on the CPU."""
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous()
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+class WithLoss(nn.Module):
+    """The model and its loss as one module, for wrappers: what comes out is a number, whatever the model returns.
+
+    torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor]):
+        super().__init__()
+        self.model = model
+        self._loss = (loss,)  # in a tuple: a loss that is a module is not part of the model
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return self._loss[0](self.model(input), target)

@@ -1,0 +1,91 @@
+"""The optimizer with its schedule and clipping: one call is one write to the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..job import Job
+from .fused import direct_sgd, fuse
+from .optimizer_state import load_named_state, named_state
+
+
+class Updater:
+    """The optimizer with its schedule and clipping: one call is one write to the weights."""
+
+    def __init__(
+        self,
+        job: Job,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        norm: Callable[[list[Tensor]], Tensor] | None = None,
+        optimizer: Optimizer | None = None,  # already made, where a rank holds only some parameters
+    ):
+        self.named = list(parameters)
+        self.optimizer: Optimizer = optimizer or job.task.optimizer(self.named)
+        self.schedule = job.task.schedule(self.optimizer, job.total_updates) if job.task.schedule else None
+        self.clip = job.settings.clip
+        self._norm = norm  # of all gradients, where a rank holds only some of them
+        self._fusing = job.settings.fuse
+        self.updates = 0
+        self.write: Callable[[], Any] = self.optimizer.step  # writes the weights
+
+    def update(self, advance: bool = True) -> None:
+        """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
+        self.apply()
+        self.advance(schedule=advance)
+
+    def apply(self) -> None:
+        """Clip, write the weights, forget the gradients."""
+        if self._fusing:
+            self._fusing = False
+            fuse(self.optimizer)
+            if all(group.get("fused") for group in self.optimizer.param_groups):
+                self.write = direct_sgd(self.optimizer) or self.write
+        if self.clip is not None:
+            self._clip(self.clip)
+        self.write()
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def advance(self, schedule: bool = True) -> None:
+        """Count an update and move the schedule on."""
+        if schedule:
+            self.skip()
+        self.updates += 1
+
+    def skip(self) -> None:
+        """Move the schedule on, over a step to which this rank had nothing to add."""
+        if self.schedule is not None:
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # a first step without an update is no mistake
+            self.schedule.step()
+
+    def _clip(self, limit: float) -> None:
+        gradients = [parameter.grad for _, parameter in self.named if parameter.grad is not None]
+        if self._norm is None:
+            torch.nn.utils.clip_grad_norm_([parameter for _, parameter in self.named], limit)
+            return
+        factor = (limit / (self._norm(gradients) + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.device))
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "optimizer": named_state(self.optimizer, self.named),
+            "schedule": self.schedule.state_dict() if self.schedule else None,
+            "updates": self.updates,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        load_named_state(self.optimizer, self.named, state["optimizer"])
+        if self.schedule is not None and state["schedule"] is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        self.updates = int(state["updates"])
