@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from ..data.batches import Source, make_source
 from ..data.order import Order
 from ..data.random_state import seeded
+from ..data.sources import Source, make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.optimizers import Manner, check_optimizer, manner

@@ -26,8 +26,8 @@ from ..world.shm.trial import SHARED_MEMORY, transport_for
 from .checkpoints.checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
-from .loop import Outcome, Plan, Training
 from .proof.probe import probe
+from .rank_training import Outcome, Plan, RankTraining
 
 
 def _fault(failure: RankFailed) -> dict[str, Any]:
@@ -250,6 +250,6 @@ def rank_body(
     rank.devices = devices
     connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:
-        return Training(job, strategy, rank, plan).run()
+        return RankTraining(job, strategy, rank, plan).run()
     finally:
         disconnect(rank)

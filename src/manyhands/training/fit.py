@@ -25,12 +25,13 @@ from ..world.launch.forked import without_lost_threads
 from ..world.launch.processes import warm_up
 from ..world.rank import Rank, started_by_torchrun, torchrun_place
 from .attempts import Fitting
+from .callbacks import Figures
 from .checkpoints.checkpoint import FOLDER, interval, latest
 from .checkpoints.conditions import conditions
 from .checkpoints.snapshots import Keeping
 from .joining import join
-from .loop import Figures, Outcome, Plan
 from .progress import Progress
+from .rank_training import Outcome, Plan
 
 Callback = Callable[[Figures], Any]
 

@@ -16,7 +16,8 @@ from manyhands.record.clock import Clock
 from manyhands.schedules import cosine
 from manyhands.strategies.job import Settings, build
 from manyhands.strategies.pieces.worker import OrdinaryWorker
-from manyhands.training.capture.captured import Captured, why_not
+from manyhands.training.capture.capture import why_not
+from manyhands.training.capture.captured import Captured
 
 
 def shift(images, keys):
