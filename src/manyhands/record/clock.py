@@ -28,7 +28,7 @@ from .run import PHASES
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 OTHER = NUMBER["other"]
 _IDLE = (NUMBER["communication"], NUMBER["wait"])
-BEAT_STEP, BEAT_PHASE, BEAT_SINCE = range(3)  # the cells of a heartbeat row that a clock writes
+BEAT_STEP, BEAT_PHASE, BEAT_SINCE, BEAT_CELLS = range(4)  # what a clock writes at the beginning of a heartbeat row
 TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
 TRACE_LIMIT = 4000
 
@@ -68,7 +68,7 @@ class Clock:
         self.steps = 0
         self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
         self.late: int = 0  # how long others had waited for this rank at synchronisation points
-        self._beat: MutableSequence[int] | memoryview = [0, 0, 0]
+        self._beat: MutableSequence[int] | memoryview = [0] * BEAT_CELLS
         self._scratch = [0] * len(PHASES)
         self._into = self._scratch
         self._phase = OTHER
