@@ -175,7 +175,7 @@ def _what_tests_import_is_there() -> Iterator[None]:
     ask = processes.ask_for_ranks
     slow = ("pytest", "hypothesis", "manyhands.cli.app")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
 
 

@@ -76,14 +76,14 @@ GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a stra
 def test_without_a_part_a_fit_trains_to_the_same_weights_with_one_note(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, attribute, strategy = GONE[name]
+    process, attribute, strategy = GONE[name]
     ranks = {} if strategy == "single" else {"ranks": 2}
     usual = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
     assert [note for note in usual.notes if "torch" in note] == []
-    if isinstance(place, Part) or place in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
-        monkeypatch.setattr(place, attribute, gone, raising=False)
+    if isinstance(process, Part) or process in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
+        monkeypatch.setattr(process, attribute, gone, raising=False)
     else:
-        monkeypatch.delattr(place, attribute)
+        monkeypatch.delattr(process, attribute)
     without = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
     [note] = [note for note in without.notes if "torch" in note]
     assert note.startswith(f"torch {VERSION} lacks {name} (")
@@ -211,7 +211,7 @@ def test_what_counts_as_newer(version: str, newer: int, monkeypatch: pytest.Monk
 def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only torch's C++ asks of a group does not show in one process."""
     monkeypatch.setattr(torch, "__version__", "2.99.0")
-    monkeypatch.setattr(shm_trial, "take_part", lambda place: gone() if place.index else None)
+    monkeypatch.setattr(shm_trial, "take_part", lambda process: gone() if process.index else None)
     run = quick_fit(make_task("mlp"), "ddp", ranks=2, max_steps=2)
     [note] = run.notes
     assert note.startswith("torch 2.99.0 is newer than 2.15, the newest tested; torch 2.99.0 lacks what shared memory")
@@ -219,7 +219,7 @@ def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.
 
 
 def test_the_versions_of_the_project_agree() -> None:
-    """pyproject.toml says what was tested; the package has it in one place."""
+    """pyproject.toml says what was tested; the package has it in one process."""
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert f"2.11 to {'.'.join(map(str, torch_parts.TESTED))}" in text
 

@@ -14,7 +14,7 @@ from manyhands.world.launch.arithmetic import arithmetic
 from manyhands.world.launch.processes import launch
 {set}
 before = arithmetic()
-found = launch(lambda place: arithmetic(), 1)[0]
+found = launch(lambda process: arithmetic(), 1)[0]
 print(json.dumps({{"same": found == before == arithmetic(), "found": {{k: str(v) for k, v in found.items()}}}}))
 """
 
