@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyhands.data.batches import make_source
+from manyhands.data.sources import make_source
 from manyhands.tasks import load_task
 from tests.conftest import ROOT
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.batches import Source
 from ..data.order import Order
+from ..data.sources import Source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.optimizers import OptimizerTraits

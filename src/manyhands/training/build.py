@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from ..data.batches import make_source
 from ..data.order import Order
 from ..data.process_state import seeded
+from ..data.sources import make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.optimizers import check_optimizer, optimizer_traits
