@@ -67,18 +67,18 @@ def train(
 ) -> None:
     """Train a task under one strategy and say where the time went."""
     from ..record.exports import check_logs, write_logs
-    from ..training.fit import fit
+    from ..strategies import make_strategy
+    from ..training.run_fit import run_fit
+    from ..training.settings import FitSettings
     from . import terminal
 
     work = _task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     if sample is not None and work.sample is None:
         raise BadInput(f"--sample: the task {work.name or task} cannot write samples; shakespeare can")
     logs = check_logs(log)
-    folder = run_dir or _new_folder(work.name, strategy)
+    folder, ranks = run_dir or _new_folder(work.name, strategy), chosen.pop("ranks")
     try:
-        run = fit(
-            work,
-            strategy,
+        settings = FitSettings.of(
             run_dir=folder,
             resume=resume,
             checkpoint_every=checkpoint_every,
@@ -90,6 +90,7 @@ def train(
             source=_source(task),
             **chosen,
         )
+        run = run_fit(work, make_strategy(strategy, ranks), settings)
     except RankFailed as failure:
         if as_json and failure.run is not None:
             print(failure.run.to_json())
@@ -252,8 +253,9 @@ def chaos(
     """Break a run on purpose: what is noticed, resumed, lost and left behind."""
     import json
 
-    from ..studies.chaos import FAULTS, STEPS, chaos_matrix, table
+    from ..studies.chaos import STEPS, chaos_matrix, table
     from ..studies.chaos import chaos as break_one
+    from ..studies.faults import FAULTS
 
     chosen = _task(task, batch_size, seed)
     say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))

@@ -15,20 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from manyhands.errors import BadInput
-from manyhands.training.checkpoints.checkpoint import (
-    FILES,
-    MANIFEST,
-    Checkpoint,
-    Damaged,
-    Interval,
-    interval,
-    latest,
-    load,
-    published,
-    refuse_other_task,
-    write,
-)
+from manyhands.training.checkpoints.checkpoint import FILES, MANIFEST, Checkpoint, published
+from manyhands.training.checkpoints.interval import Interval, interval
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
+from manyhands.training.checkpoints.read import Damaged, latest, load
+from manyhands.training.checkpoints.same_task import refuse_other_task
+from manyhands.training.checkpoints.write import write
 from manyhands.training.checkpoints.writer import Writer
 
 
@@ -179,7 +171,7 @@ KILLED_WHILE_WRITING = """
 import os, random, signal, sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
-from tests.test_checkpoint import made
+from tests.training.checkpoints.test_checkpoint import made
 from manyhands.training.checkpoints.checkpoint import published
 from manyhands.training.checkpoints.writer import Writer
 chance = random.Random(3)

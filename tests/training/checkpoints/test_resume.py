@@ -20,7 +20,8 @@ import torch
 import manyhands as mh
 from manyhands.errors import BadInput, RankFailed, Refused
 from manyhands.record.run import Run
-from manyhands.training.checkpoints.checkpoint import latest, published
+from manyhands.training.checkpoints.checkpoint import published, step_of
+from manyhands.training.checkpoints.read import latest
 from tests.breakable import BreakingLoss, signal_self, toy
 
 EXACT = [
@@ -158,7 +159,7 @@ def test_seconds_between_checkpoints_are_agreed_on_by_all_ranks(tmp_path: Path) 
         assert run.steps == 96
         assert run.checkpoint_seconds is not None
         assert 0 < run.checkpoint_seconds < 10
-        kept = [int(path.name[5:]) for path in published(folder / "checkpoints")]
+        kept = [step_of(path) for path in published(folder / "checkpoints")]
         assert len(kept) == 3
         assert kept[0] == 96
 
@@ -223,7 +224,7 @@ def test_bad_input(keywords: dict[str, Any], message: str) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    return [int(path.name[5:]) for path in published(folder)]
+    return [step_of(path) for path in published(folder)]
 
 
 def test_a_fit_from_scratch_puts_earlier_checkpoints_aside_and_deletes_none(tmp_path: Path) -> None:

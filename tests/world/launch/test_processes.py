@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 import manyhands as mh
+from manyhands.strategies import make_strategy
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from manyhands.world.launch import processes as launching
 from manyhands.world.launch.processes import Place, launch
 from tests.conftest import make_task, quick_fit
@@ -123,7 +126,7 @@ def test_a_time_limit_ends_the_run() -> None:
     slow = fails_at(2, lambda: time.sleep(60))
     began = time.monotonic()
     with pytest.raises(mh.RankFailed, match="passed its time limit of 2 s"):
-        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=2.0)
+        run_fit(make_task(loss=slow), make_strategy("ddp", 2), FitSettings(progress=False, time_limit=2.0))
     assert time.monotonic() - began < 8
 
 

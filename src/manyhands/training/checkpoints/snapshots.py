@@ -22,7 +22,9 @@ from ...record.run import PHASES
 from ...strategies.contract import Strategy, Worker
 from ...strategies.job import Job
 from ...world.rank import Rank
-from .checkpoint import CONDITIONS, Checkpoint, Interval, fingerprint
+from .checkpoint import CONDITIONS, Checkpoint
+from .interval import Interval
+from .same_task import fingerprint
 from .writer import Writer
 
 AGREE_STEPS = 10  # ranks of several hosts share no board: they agree on a checkpoint every so many steps

@@ -52,17 +52,19 @@ def launch(
     watch: Callable[[Board], RankFailed | None] | None = None,
     forgive: Callable[[RankFailed, Board], bool] | None = None,
     time_limit: float | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Run `body` on `processes` processes and return what each gave back.
 
     `keep_memory` lets the processes' malloc keep freed memory (see keep_freed_memory). `preload` names modules that are slow to import: the server imports them once, for this launch and all later
-    ones. `forgive` may let the launch go on after a death; that rank then returns None.
+    ones. `forgive` may let the launch go on after a death; that rank then returns None. `ready` is called once everything is
+    packed: nothing can be refused any more.
     """
     check_descriptors(processes)
     warm_up()
     launched = _Launch(processes, ranks or processes)
     try:
-        launched.start(body, threads, environment or {}, shared, preload, keep_memory)
+        launched.start(body, threads, environment or {}, shared, preload, keep_memory, ready)
         return launched.results(on_tell, on_ask, watch, forgive, time_limit)
     finally:
         launched.end()
@@ -103,7 +105,9 @@ class _Launch:
         shared: Mapping[str, Tensor] | None,
         preload: Sequence[str],
         keep_memory: bool,
+        ready: Callable[[], None],
     ) -> None:
+        content = pack(body)  # first, for it may fail
         meeting, port = prepare()
         self.control, control_there = socket.socketpair()
         memory, slots = share_tensors(shared) if shared is not None else (None, None)
@@ -121,7 +125,6 @@ class _Launch:
             torch_parts.missing(),
         )
         stage = pack(scene)
-        content = pack(body)
         pairs = [socket.socketpair() for _ in range(self.processes)]
         self.lines = {index: Line(mine) for index, (mine, _) in enumerate(pairs)}
         self.selector.register(self.control, selectors.EVENT_READ)
@@ -131,6 +134,7 @@ class _Launch:
         fds = [meeting, control_there.fileno(), stage, _stderr(), content, self.board.fd, self.stacks]
         fds += [memory if memory is not None else self.board.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
+            ready()
             ask_for_ranks(fds, preload)
         finally:
             control_there.close()
