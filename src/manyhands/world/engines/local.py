@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..health.stalls import Doctor
+from ..health.stalls import StallFinder
 from ..health.survivors import Exchange, SurvivingRank
 from ..launch.processes import Place, check_descriptors, launch
 from ..rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
@@ -29,7 +29,7 @@ class Local(Engine):
             preload=world.preload,
             on_tell=lambda _, kind, content: self.tell(kind, content),
             on_ask=exchange,
-            watch=Doctor(world.stall_seconds),
+            watch=StallFinder(world.stall_seconds),
             forgive=forgive if world.survives else None,
             time_limit=time_limit,
             ready=ready,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ...errors import BadInput, ManyhandsError
 from ..health.heartbeats import Board
-from ..health.torchrun_stalls import Lookout
+from ..health.torchrun_stalls import TorchrunWatch
 from ..launch.rank_process import describe
 from ..rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
 from .engine import Ask, Body, Engine, Forgive, Ready, Shared, T, Tell, World
@@ -52,7 +52,7 @@ class Torchrun(Engine):
             if self.hosts == 1:
                 share_board(rank)
             watched = self.hosts == 1 and self.processes > 1
-            with Lookout(rank, world.stall_seconds) if watched else nullcontext():
+            with TorchrunWatch(rank, world.stall_seconds) if watched else nullcontext():
                 yield
         except ManyhandsError:
             raise
