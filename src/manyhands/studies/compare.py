@@ -110,15 +110,12 @@ def contenders(strategies: Sequence[str | Strategy] | None, ranks: int | None, t
         strategies = [strategies]
     chosen = list(strategies or HANDFUL)
     made = [make_strategy(spec, None if _is_single(spec) else ranks) for spec in chosen]
-    others = [strategy for strategy in made if strategy.name != "single"]
+    others = list({str(strategy): strategy for strategy in made if strategy.name != "single"}.values())
     cores = available_cores()
     width = ranks or (max(strategy.ranks for strategy in others) if others else default_ranks())
     narrow = threads or max(1, cores // width)
     singles = [Contender(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
-    rows = [Contender(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others]
-    seen: set[str] = set()
-    unique = [row for row in rows if not (str(row.strategy) in seen or seen.add(str(row.strategy)))]  # type: ignore[func-returns-value]
-    return [*singles, *unique]
+    return [*singles, *(Contender(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others)]
 
 
 def _is_single(spec: str | Strategy) -> bool:

@@ -11,14 +11,16 @@ from time import process_time
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...data import nest
-from ...data.random_state import drawn_from, generators, seeded
+from ...data.random_state import seeded
 from ...errors import BadInput
 from ...model.layout import channels_last_pays, lay_channels_last
-from ...strategies.job import Job, Proof, trained_parameters
+from ...strategies.job import Job, Proof
+from .passes import Samples, Trial, unused_in
 from .prove import prove
-from .refusals import check_class_targets, check_loss, check_same_parameters
+from .refusals import check_class_targets, check_same_parameters
 from .samples import read_samples
 
 
@@ -28,6 +30,25 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
 
     What fails here for any other reason is left to the ranks, which name the step and phase.
     """
+    trial, samples = Trial(job), _two_samples(job)
+    check, read = partial(_check, job, trial.model, dict(trial.model.named_parameters())), partial(read_samples, job)
+    began = process_time()
+    try:
+        found = trial.run(samples, check=check)
+    except BadInput:
+        raise
+    except Exception:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
+        job.proof = prove(job, read, 0.0) if divided else job.proof
+        return
+    seconds = process_time() - began
+    job.proof = Proof(unused=unused_in(found), reseeds=bool(found.moved - {"torch"}))
+    if any_layout and not job.settings.compile and {trial.place.type, *(device.type for device in devices)} == {"cpu"}:
+        _choose_layout(job, trial.input_of(samples), samples.target)
+    if divided:
+        job.proof = prove(job, read, seconds)
+
+
+def _two_samples(job: Job) -> Samples:
     try:
         with seeded(job.task.seed):
             input, target = job.example()
@@ -35,38 +56,13 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         raise
     except Exception as problem:
         raise BadInput(f"task.train: sample 0 cannot be read: {type(problem).__name__}: {problem}") from problem
-    model, loss_of, augment = job.copies()
-    model.train()
-    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    input, target = (nest.each(value, lambda tensor: tensor.to(place, copy=True)) for value in (input, target))
-    began, failed = process_time(), False
-    with seeded(job.task.seed):
-        before = generators()
-        try:
-            if augment is not None:
-                input = augment(input, torch.arange(nest.count(input), dtype=torch.int64, device=place))
-            named = dict(model.named_parameters())
-            output = model(input)
-            check_same_parameters(named, dict(model.named_parameters()))
-            check_class_targets(job, output, target)
-            loss = loss_of(output, target)
-            check_loss(loss)
-            loss.backward()
-        except BadInput:
-            raise
-        except Exception:
-            failed = True
-        drawn = drawn_from(before, generators())
-    seconds = process_time() - began
-    if failed:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
-        job.proof = prove(job, partial(read_samples, job), 0.0) if divided else job.proof
-        return
-    unused = frozenset(name for name, parameter in trained_parameters(model) if parameter.grad is None)
-    job.proof = Proof(unused=unused, reseeds=bool(drawn - {"torch"}))
-    if any_layout and not job.settings.compile and {place.type, *(device.type for device in devices)} == {"cpu"}:
-        _choose_layout(job, input, target)
-    if divided:
-        job.proof = prove(job, partial(read_samples, job), seconds)
+    count = nest.count(input)
+    return Samples(input, target, torch.arange(count, dtype=torch.int64), count)
+
+
+def _check(job: Job, model: nn.Module, before: dict[str, nn.Parameter], output: Any, target: Any) -> None:
+    check_same_parameters(before, dict(model.named_parameters()))
+    check_class_targets(job, output, target)
 
 
 def _choose_layout(job: Job, input: Any, target: Any) -> None:
