@@ -25,9 +25,9 @@ from .checkpoints.checkpoint import CONDITIONS, Checkpoint, published
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
 from .checkpoints.same_task import fingerprint, refuse_other_task
-from .checkpoints.snapshots import Keeping
-from .loop import Outcome, Plan, Training
+from .orders import RankOrders
 from .proof.probe import probe
+from .rank_training import Outcome, RankTraining
 from .settings import FitSettings
 
 
@@ -48,7 +48,7 @@ class Attempts:
         self.job, self.strategy, self.devices, self.settings = job, strategy, devices, settings
         self.engine, self.record, self.show, self.began = engine, run, show, began
         self.callbacks = {"on_step": settings.on_step, "on_epoch": settings.on_epoch}
-        self.conditions: dict[str, Any] = {}
+        self.task: dict[str, Any] = {}  # what checkpoints of this fit say of it
 
     def run(self) -> Outcome | None:
         """Whatever is refused leaves everything as it was: checkpoints are put aside when nothing can be any more."""
@@ -108,8 +108,8 @@ class Attempts:
     def _where_to_start(self) -> Checkpoint | None:
         """From what `resume` asks for; else, where the ranks were started again for us, from this fit's own."""
         every, folder = self.settings.every, self.settings.checkpoints
-        if every is not None:
-            self.conditions = conditions(self.job)
+        if every is not None or self.settings.resume:
+            self.task = {**fingerprint(self.job), CONDITIONS: conditions(self.job)}
         found = self._resumable() if self.settings.resume else None
         if found is None and self.engine.restarts and every is not None and folder is not None:
             own = any(path.stat().st_mtime >= self.engine.began for path in published(folder))
@@ -122,13 +122,13 @@ class Attempts:
         assert folder is not None
         found = self._last_checkpoint()
         if found is None:
-            found = earlier(folder, fingerprint(self.job))
+            found = earlier(folder, self.task)
             if found is None:
                 self.note(f"no checkpoint to resume from in {folder}: starting from scratch")
                 return None
             self.note(f"no checkpoint to resume from in {folder}: using one of an earlier run")
             self._goes_on_from(found)
-        for change in changes(found.task.get(CONDITIONS) or {}, self.conditions or conditions(self.job)):
+        for change in changes(found.task.get(CONDITIONS) or {}, self.task[CONDITIONS]):
             self.note(f"the checkpoint was made under other conditions: {change}; training goes on with the new ones")
         if found.step >= self.job.total_steps:
             self.note(
@@ -142,7 +142,7 @@ class Attempts:
         folder = self.settings.checkpoints
         found = newest(folder, self.note) if folder is not None else None
         if found is not None:
-            refuse_other_task(found, fingerprint(self.job))
+            refuse_other_task(found, self.task)
             self._goes_on_from(found)
         return found
 
@@ -178,7 +178,7 @@ class Attempts:
 
     def _attempt(self, start: Checkpoint | None, ready: Callable[[], None], time_limit: float | None) -> Outcome | None:
         outcome: Outcome | None = self.engine.run(
-            partial(_train, job=self.job, strategy=self.strategy, plan=self._plan(start)),
+            partial(_train, job=self.job, strategy=self.strategy, orders=self._orders(start)),
             self.strategy.share(self.job) if self.engine.hosts == 1 else None,
             ready,
             self._goes_on,
@@ -186,15 +186,17 @@ class Attempts:
         )
         return outcome
 
-    def _plan(self, start: Checkpoint | None) -> Plan:
-        settings, every, folder = self.settings, self.settings.every, self.settings.checkpoints
-        return Plan(
+    def _orders(self, start: Checkpoint | None) -> RankOrders:
+        settings = self.settings
+        return RankOrders(
             on_step=settings.on_step is not None,
             on_epoch=settings.on_epoch is not None,
-            keeping=Keeping(folder, every, self.conditions) if every is not None and folder is not None else None,
+            folder=settings.checkpoints,
+            every=settings.every,
+            task=self.task,
             resume=start,
             faults=tuple(self.record.faults),
-            survive=settings.survives,
+            survives=settings.survives,
             fault=None if self.record.restarts else settings.fault,
         )
 
@@ -269,6 +271,6 @@ def _fault(failure: RankFailed) -> dict[str, Any]:
     }
 
 
-def _train(rank: Rank, job: Job, strategy: Strategy, plan: Plan) -> Outcome | None:
+def _train(rank: Rank, job: Job, strategy: Strategy, orders: RankOrders) -> Outcome | None:
     """What every rank runs."""
-    return Training(job, strategy, rank, plan).run()
+    return RankTraining(job, strategy, rank, orders).run()

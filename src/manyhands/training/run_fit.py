@@ -27,8 +27,8 @@ from . import PRELOAD
 from .attempts import Attempts
 from .build import build, check_length
 from .checkpoints.read import latest
-from .loop import Outcome
 from .progress import Progress
+from .rank_training import Outcome
 from .settings import FitSettings
 
 

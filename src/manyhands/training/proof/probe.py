@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ...data import nest
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...errors import BadInput
 from ...model.layout import channels_last_pays, lay_channels_last
 from ...strategies.job import Job, Proof

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.batches import TensorSource
+from ...data.sources import TensorSource
 from ...errors import BadInput
 from ...strategies.job import Job
 

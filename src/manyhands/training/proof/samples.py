@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ...data import nest
-from ...data.batches import TensorSource
 from ...data.keys import sample_keys
 from ...data.loading import DatasetSource
 from ...data.order import permutation
-from ...data.random_state import seeded
+from ...data.process_state import seeded
+from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...strategies.job import Job
 from .passes import Samples
