@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from manyhands.strategies.pieces.updater import Updater
 from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
-from tests.conftest import make_task, quick_fit
+from tests.conftest import ROOT, make_task, quick_fit
 
 VERSION = torch.__version__
 
@@ -76,14 +75,14 @@ GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a stra
 def test_without_a_part_a_fit_trains_to_the_same_weights_with_one_note(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process, attribute, strategy = GONE[name]
+    place, attribute, strategy = GONE[name]
     ranks = {} if strategy == "single" else {"ranks": 2}
     usual = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
     assert [note for note in usual.notes if "torch" in note] == []
-    if isinstance(process, Part) or process in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
-        monkeypatch.setattr(process, attribute, gone, raising=False)
+    if isinstance(place, Part) or place in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
+        monkeypatch.setattr(place, attribute, gone, raising=False)
     else:
-        monkeypatch.delattr(process, attribute)
+        monkeypatch.delattr(place, attribute)
     without = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
     [note] = [note for note in without.notes if "torch" in note]
     assert note.startswith(f"torch {VERSION} lacks {name} (")
@@ -219,8 +218,8 @@ def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.
 
 
 def test_the_versions_of_the_project_agree() -> None:
-    """pyproject.toml says what was tested; the package has it in one process."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    """pyproject.toml says what was tested; the package has it in one place."""
+    text = (ROOT / "pyproject.toml").read_text()
     assert f"2.11 to {'.'.join(map(str, torch_parts.TESTED))}" in text
 
 

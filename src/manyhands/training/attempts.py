@@ -28,8 +28,8 @@ from . import PRELOAD
 from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
-from .loop import Outcome, Plan, Training
 from .proof.probe import probe
+from .rank_training import Outcome, Plan, RankTraining
 
 
 def _fault(failure: RankFailed) -> dict[str, Any]:
@@ -252,6 +252,6 @@ def rank_body(
     rank.devices = devices
     connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:
-        return Training(job, strategy, rank, plan).run()
+        return RankTraining(job, strategy, rank, plan).run()
     finally:
         disconnect(rank)

@@ -27,12 +27,13 @@ from ..world.rank import Rank, started_by_torchrun, torchrun_world
 from . import PRELOAD
 from .attempts import Fitting
 from .build import build, check_length
+from .callbacks import Figures
 from .checkpoints.checkpoint import interval, latest
 from .checkpoints.conditions import conditions
 from .checkpoints.snapshots import Keeping
 from .joining import join
-from .loop import Figures, Outcome, Plan
 from .progress import Progress
+from .rank_training import Outcome, Plan
 
 Callback = Callable[[Figures], Any]
 

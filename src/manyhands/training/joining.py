@@ -19,7 +19,7 @@ from ..world.launch.rank_process import describe
 from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_world
 from .attempts import Fitting
 from .checkpoints.checkpoint import Checkpoint, published
-from .loop import Outcome, Training
+from .rank_training import Outcome, RankTraining
 
 
 def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome | None:
@@ -58,7 +58,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
             if shared is not None:
                 rank.shared = share_over_store(rank, shared)
             start = _agree_on_start(fitting, rank, resume, restarts > 0)
-            return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
+            return RankTraining(job, strategy, rank, replace(fitting.plan, resume=start)).run()
     except ManyhandsError:
         raise
     except Exception as problem:

@@ -17,7 +17,8 @@ from manyhands.schedules import cosine
 from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.worker import OrdinaryWorker
 from manyhands.training.build import build
-from manyhands.training.capture.captured import Captured, why_not
+from manyhands.training.capture.capture import why_not
+from manyhands.training.capture.captured import Captured
 
 
 def shift(images, keys):

@@ -23,6 +23,7 @@ from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE
 from manyhands.world.health.stalls import StallFinder
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
+from tests.conftest import ROOT
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -267,7 +268,7 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
     began = time.time()
-    code = ORPHANS.format(root=str(Path(__file__).parents[3]))
+    code = ORPHANS.format(root=str(ROOT))
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         ranks = _ranks_of(caller.pid)
