@@ -210,7 +210,7 @@ def test_what_counts_as_newer(version: str, newer: int, monkeypatch: pytest.Monk
 def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only torch's C++ asks of a group does not show in one process."""
     monkeypatch.setattr(torch, "__version__", "2.99.0")
-    monkeypatch.setattr(shm_trial, "take_part", lambda process: gone() if process.index else None)
+    monkeypatch.setattr(shm_trial, "take_part", lambda place: gone() if place.index else None)
     run = quick_fit(make_task("mlp"), "ddp", ranks=2, max_steps=2)
     [note] = run.notes
     assert note.startswith("torch 2.99.0 is newer than 2.15, the newest tested; torch 2.99.0 lacks what shared memory")
