@@ -20,7 +20,7 @@ from torch import Tensor
 import manyhands as mh
 from manyhands.world.launch import keeper
 from manyhands.world.launch.processes import LaunchedProcess, launch
-from tests.conftest import make_task, quick_fit
+from tests.conftest import ends_soon, make_task, quick_fit
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -68,11 +68,9 @@ def fails_at(step: int, how: Any) -> Any:
 
 
 def broken(how: Any) -> mh.RankFailed:
-    """The failure of a fit whose rank 1 breaks. It is noticed in two seconds at most on an idle machine."""
-    began = time.monotonic()
-    with pytest.raises(mh.RankFailed) as caught:
+    """The failure of a fit whose rank 1 breaks."""
+    with ends_soon(), pytest.raises(mh.RankFailed) as caught:
         quick_fit(make_task(loss=fails_at(5, how)), "ddp", ranks=2)
-    assert time.monotonic() - began < 30  # start-up and a busy machine included; rank 0 would wait for minutes
     return caught.value
 
 
