@@ -20,7 +20,7 @@ import manyhands as mh
 from manyhands.errors import RankFailed
 from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
-from manyhands.world.health.stalls import StallFinder
+from manyhands.world.health.stalls import StallFinder, processor_seconds
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
 from tests.conftest import ROOT
@@ -89,28 +89,35 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
     assert judged(board(*rows)) is None
 
 
+def in_a_first_step(step: int, used_each_tenth: float) -> RankFailed | None:
+    """What is found within 1.5 s of a first step, looked at ten times a second, that uses so much of a processor."""
+    spent, now = 0.0, time.monotonic()
+    finder = StallFinder(0.4, used=lambda pid: spent)
+    made = board(("forward", step, 0.0))
+    made.row(0)[FIRST] = 1
+    for _ in range(15):
+        spent, now = spent + used_each_tenth, now + 0.1
+        made.row(0)[SINCE] -= 100_000_000
+        if failure := finder(made, now):
+            return failure
+    return None
+
+
 @pytest.mark.parametrize("step", [1, 0, -1])
 def test_a_slow_first_step_that_computes_is_not_stuck(step: int) -> None:
     """Steps made before the first one, to record it, were once judged as any other: a compiler was taken for a stall."""
-    finder = StallFinder(0.4)
-    made = board(("forward", step, 0.0))
-    made.row(0)[FIRST] = 1
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:  # this process is busy, as a compiler would be
-        sum(range(1000))
-        assert finder(made) is None
+    assert in_a_first_step(step, used_each_tenth=0.05) is None
 
 
 def test_a_first_step_that_sleeps_is_stuck() -> None:
-    finder = StallFinder(0.4)
-    made = board(("forward", 1, 0.0))
-    made.row(0)[FIRST] = 1
-    until = time.monotonic() + 1.5
-    failure = None
-    while failure is None and time.monotonic() < until:
-        time.sleep(0.02)
-        failure = finder(made)
-    assert failure is not None
+    assert in_a_first_step(1, used_each_tenth=0.001) is not None
+
+
+def test_processor_time_grows_with_work() -> None:
+    before, until = processor_seconds(os.getpid()), time.process_time() + 0.1
+    while time.process_time() < until:
+        sum(range(10_000))
+    assert processor_seconds(os.getpid()) >= before + 0.05
 
 
 def test_the_limit_follows_the_median_step() -> None:
