@@ -175,14 +175,14 @@ def test_a_slow_answer_is_waited_for(server: Server, tmp_path: Path) -> None:
 def test_a_silent_answer_is_cut_and_continued(server: Server, tmp_path: Path) -> None:
     def falls_silent(body: bytes) -> Iterator[bytes]:
         yield body[:200_000]
-        server.stopping.wait(10)
+        server.stopping.wait(60)
 
     server.faults = [falls_silent]
     began = time.monotonic()
     fetch(remote(server), tmp_path / "file", timeout=0.3)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert server.asked == [None, "bytes=200000-"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # of the 60 s of silence
 
 
 def test_silence_ends(server: Server, tmp_path: Path) -> None:
