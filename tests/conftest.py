@@ -194,7 +194,7 @@ def importing(*slow: str) -> Iterator[None]:
     """The fork server imports these modules, which ranks would import one by one, in every fit anew."""
     ask = processes.ask_for_ranks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
 
 

@@ -22,10 +22,10 @@ FIRST_TO_GO = ("threads", "ranks", "efficiency", "peak_memory_bytes", "largest_p
 
 def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
     """The table of a comparison, what failed and why, the conclusion, and where the page is."""
-    from ..pages import columns, conclusion, table
+    from ..pages import columns, comparison_rows, conclusion
 
     out = console()
-    rows = table(runs, target)
+    rows = comparison_rows(runs, target)
     wanted = [column for column in columns(rows, target) if column.key != "note"]
     shown, comparison = wanted, _comparison(wanted, rows)
     for key in FIRST_TO_GO:
@@ -105,27 +105,13 @@ def _run_cells(run: Run, root: Path) -> tuple[str, ...]:
     )
 
 
-FAULT_COLUMNS = {
-    "strategy": "strategy",
-    "fault": "fault",
-    "rank": "rank",
-    "step": "step",
-    "outcome": "outcome",
-    "detected_seconds": "noticed",
-    "resumed_seconds": "resumed",
-    "steps_repeated": "repeated",
-    "samples_lost": "lost",
-    "samples_doubled": "doubled",
-    "weights_equal": "equal",
-    "left_behind": "left behind",
-}
-
-
 def show_faults(results: Sequence[Mapping[str, Any]]) -> None:
     """What every fault did, one a line, however long."""
-    filled = table(list(FAULT_COLUMNS.values()))
+    from ..studies.chaos import KEYS
+
+    filled = table((*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind"))
     for result in results:
-        filled.add_row(*(_fault_text(result[key]) for key in FAULT_COLUMNS))
+        filled.add_row(*(_fault_text(result[key]) for key in KEYS))
     console(ENDLESS).print(filled)
 
 

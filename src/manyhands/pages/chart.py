@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import plotly.graph_objects as go
 
 from ..record.run import PHASES, Run
-from .figures import name_lines, names
+from .comparing import name_lines, names
 
 COLOURS = 8  # --series-1 .. --series-8 in page.css
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -26,12 +26,7 @@ STEPS = 3  # about so many steps a timeline shows
 Phases = dict[str, float]
 
 
-def _phases(run: Run) -> Phases:
-    times = phase_times(run.phases_ms)
-    return times if sum(times.values()) > 0 else {}
-
-
-@chart("phases", "Where a step's time goes", _phases, "No run recorded the phases of its steps.")
+@chart("phases", "Where a step's time goes", phase_times, "No run recorded the phases of its steps.")
 def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
     """Where a step's time goes: the phases of every run, stacked."""
     used = [phase for phase in PHASES if any(times[phase] for _, times in found)]
