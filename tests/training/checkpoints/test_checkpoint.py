@@ -84,6 +84,13 @@ def test_state_that_only_pickle_could_hold_is_refused_by_name() -> None:
         take_apart({"schedule": {"anneal": made}}, {}, "state")
 
 
+def test_numbers_no_file_has_a_name_for_are_refused(tmp_path: Path) -> None:
+    checkpoint = made()
+    checkpoint.weights["a.weight"] = checkpoint.weights["a.weight"].to(torch.complex128)
+    with pytest.raises(BadInput, match=r'a checkpoint cannot hold ".*a.weight" \(torch.complex128\)'):
+        write(tmp_path, checkpoint)
+
+
 def test_names_with_slashes_do_not_collide() -> None:
     nest = {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}
     tensors: dict[str, torch.Tensor] = {}

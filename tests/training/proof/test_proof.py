@@ -17,6 +17,7 @@ from manyhands.strategies.job import Job, StepSettings
 from manyhands.training.build import build
 from manyhands.training.proof import prove
 from manyhands.training.proof.probe import probe
+from tests.conftest import make_task, quick_fit
 from tests.zoo.models import LABELS, SGD, VECTORS, ZOO, Net
 
 
@@ -227,3 +228,16 @@ def test_ddp_names_the_option_for_a_parameter_that_a_batch_misses() -> None:
         mh.RankFailed, match=r'the loss did not reach "extra.weight" with this batch.*use ddp:find_unused=true'
     ):
         mh.fit(task_of(Rare, train=(vectors, LABELS)), "ddp", ranks=2, progress=False)
+
+
+class Unreadable(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        raise OSError("no such picture")
+
+
+def test_a_first_sample_that_cannot_be_read_is_bad_input() -> None:
+    with pytest.raises(mh.BadInput, match=r"task\.train: sample 0 cannot be read: OSError: no such picture"):
+        quick_fit(make_task(train=Unreadable()), max_steps=1)

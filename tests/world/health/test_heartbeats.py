@@ -18,12 +18,11 @@ from torch import Tensor
 
 import manyhands as mh
 from manyhands.errors import RankFailed
-from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
 from manyhands.world.health.stalls import StallFinder, processor_seconds
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ends_soon
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -198,10 +197,8 @@ def test_the_share_of_a_dead_rank_is_given_out_once() -> None:
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed) as failure:
+    with ends_soon(), pytest.raises(RankFailed) as failure:
         fit(toy(loss=BreakingLoss(what, call=4)), "ddp", ranks=2, stall_seconds=1.6)
-    assert time.monotonic() - began < 15
     assert str(failure.value) == words
     assert failure.value.kind == "stalled"
     stacks = failure.value.traceback or ""
@@ -243,12 +240,12 @@ class SlowTest:
     """A test set that is slow to read."""
 
     def __len__(self) -> int:
-        return 4
+        return 3
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         import torch
 
-        time.sleep(0.7)
+        time.sleep(0.6)
         return torch.zeros(12), 0
 
 
@@ -257,7 +254,7 @@ def test_a_long_evaluation_is_not_a_stall() -> None:
     run = fit(toy(test=SlowTest(), epochs=1), "ddp", ranks=2, stall_seconds=1.0)
     assert run.status == "done"
     assert run.evaluation_seconds is not None
-    assert run.evaluation_seconds > 2
+    assert run.evaluation_seconds > 1.5
 
 
 # ---------------------------------------------------------------- orphans
@@ -274,23 +271,19 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
-    began = time.time()
     code = ORPHANS.format(root=str(ROOT))
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         ranks = _ranks_of(caller.pid)
         assert len(ranks) == 2
         time.sleep(0.5)
+        below = psutil.Process(caller.pid).children(recursive=True)  # server and keeper too
         os.kill(caller.pid, signal.SIGKILL)
-        psutil.wait_procs(ranks, timeout=2)
-        assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+        _, alive = psutil.wait_procs(below, timeout=20)  # within two seconds, on an idle machine
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     finally:
         caller.kill()
         caller.wait()
-    until = time.time() + 2
-    while survivors(began) and time.time() < until:
-        time.sleep(0.05)
-    assert survivors(began) == []
 
 
 def kill_keeper() -> None:
@@ -300,10 +293,8 @@ def kill_keeper() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_when_the_keeper_of_the_ranks_is_killed_the_run_ends() -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
+    with ends_soon(), pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
         fit(toy(loss=BreakingLoss(kill_keeper, call=3)), "ddp", ranks=2)
-    assert time.monotonic() - began < 10
 
 
 def _ranks_of(caller: int) -> list[psutil.Process]:
