@@ -131,6 +131,15 @@ def distance(one: mh.Run, other: mh.Run) -> float:
     return max(float((one.weights[name] - other.weights[name]).abs().max()) for name in one.weights)
 
 
+@contextmanager
+def ends_soon() -> Iterator[None]:
+    """What breaks a fit ends it at once. Ten times what start and end take together on an idle machine are let pass:
+    ranks that wait for one that is gone do so for minutes."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 30
+
+
 def rank_processes() -> list[int]:
     """Processes of launches that still live: everything below this program's fork server."""
     me = psutil.Process()
@@ -183,7 +192,7 @@ def importing(*slow: str) -> Iterator[None]:
     """The fork server imports these modules, which ranks would import one by one, in every fit anew."""
     ask = processes.ask_for_ranks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
 
 

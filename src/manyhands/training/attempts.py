@@ -21,8 +21,8 @@ from ..strategies.job import Job
 from ..world.health.heartbeats import Board
 from ..world.health.stalls import StallFinder
 from ..world.health.survivors import Exchange, SurvivingRank, may_go_on
-from ..world.launch.processes import Place, check_descriptors, launch
-from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
+from ..world.launch.processes import LaunchedProcess, check_descriptors, launch
+from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, rank_of
 from ..world.shm.trial import SHARED_MEMORY, transport_for
 from . import PRELOAD
 from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
@@ -237,7 +237,7 @@ class Fitting:
 
 
 def rank_body(
-    place: Place,
+    process: LaunchedProcess,
     job: Job,
     strategy: Strategy,
     devices: list[torch.device],
@@ -245,10 +245,10 @@ def rank_body(
     transport: str,
 ) -> Outcome | None:
     """What every launched process runs."""
-    device = devices[place.index]
+    device = devices[process.index]
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
+    rank, store = rank_of(process, device, SurvivingRank if plan.survive else Rank)
     rank.devices = devices
     connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:

@@ -16,7 +16,7 @@ from ..strategies.contract import admit, check_stream, processes
 from ..world.health.heartbeats import Board
 from ..world.health.torchrun_stalls import TorchrunWatch
 from ..world.launch.rank_process import describe
-from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
+from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_world
 from .attempts import Fitting
 from .checkpoints.checkpoint import Checkpoint, published
 from .rank_training import Outcome, RankTraining
@@ -27,7 +27,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     fitting.run.restarts = restarts
     job, strategy, run = fitting.job, fitting.strategy, fitting.run
-    index, world, hosts = torchrun_place()
+    index, world, hosts = torchrun_world()
     if processes(strategy) != world:
         raise BadInput(
             f"torchrun started {world} processes but {strategy} needs {processes(strategy)}; "

@@ -21,7 +21,7 @@ from manyhands.errors import RankFailed
 from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
 from manyhands.world.health.stalls import StallFinder
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
 from tests.conftest import ROOT
 
@@ -146,13 +146,13 @@ def test_the_first_step_after_which_all_can_still_pause() -> None:
 def test_asynchronous_ranks_all_pause_after_the_same_step() -> None:
     """The race itself: ranks run ahead freely while one of them picks the step."""
 
-    def body(place: Place) -> int:
+    def body(process: LaunchedProcess) -> int:
         for step in range(1, 100_000):
-            with place.board.locked():
-                place.board.finish(place.index, step)
-                if place.index == 0 and step == 50:
-                    place.board.checkpoint_after = place.board.first_common(0, step)
-            if place.board.checkpoint_after == step:
+            with process.board.locked():
+                process.board.finish(process.index, step)
+                if process.index == 0 and step == 50:
+                    process.board.checkpoint_after = process.board.first_common(0, step)
+            if process.board.checkpoint_after == step:
                 return step
         return -1
 
@@ -207,15 +207,15 @@ def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_stopped_while_it_holds_the_lock_is_named() -> None:
-    def body(place: Place) -> None:
-        place.board.row(place.index)[STEP] = 3
-        place.board.row(place.index)[PHASE] = PHASE_NUMBERS["other"]
-        place.board.row(place.index)[SINCE] = time.monotonic_ns()
-        if place.index == 0:
-            with place.board.locked():
+    def body(process: LaunchedProcess) -> None:
+        process.board.row(process.index)[STEP] = 3
+        process.board.row(process.index)[PHASE] = PHASE_NUMBERS["other"]
+        process.board.row(process.index)[SINCE] = time.monotonic_ns()
+        if process.index == 0:
+            with process.board.locked():
                 os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.3)
-        with place.board.locked():
+        with process.board.locked():
             pass
 
     with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for 1 s \(its process is stopped\)"):
