@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.cli.app import app as cli
+from manyhands.cli import app as cli
 from manyhands.world.launch import processes
 
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
@@ -177,6 +177,17 @@ def _what_tests_import_is_there() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Of torch, in the tests' own process: a second one only spins while the ranks need the core. Ranks have their own number."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def two_threads() -> None:
+    torch.set_num_threads(2)
 
 
 @pytest.fixture(autouse=True)

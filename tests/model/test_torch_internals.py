@@ -15,9 +15,10 @@ from torch import nn
 import manyhands as mh
 from manyhands.model import torch_internals as torch_parts
 from manyhands.model.torch_internals import PARTS, Part
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.gradient_slots import AtHome
 from manyhands.strategies.pieces.updater import Updater
+from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
 from tests.conftest import make_task, quick_fit
@@ -135,7 +136,7 @@ def test_a_schedule_is_not_told_off_for_steps_that_torch_did_not_see() -> None:
     """The fused kernel writes without `optimizer.step`, which torch's schedules ask for; without that mark, one warning."""
     layer = nn.Linear(2, 2)
     task = make_task("mlp", schedule=lambda optimizer, _: torch.optim.lr_scheduler.StepLR(optimizer, 1))
-    updater = Updater(build(task, Settings()), list(layer.named_parameters()))
+    updater = Updater(build(task, StepSettings()), list(layer.named_parameters()))
     updater.skip()  # raises where it warns: warnings are errors here
 
 

@@ -298,11 +298,12 @@ def _top(version: Annotated[bool, typer.Option("--version", help="print the vers
 
 def _task(spec: str, batch_size: int | None = None, seed: int | None = None) -> Any:
     from ..tasks import load_task
-    from ..world.launch.processes import warm_up
+    from ..training import PRELOAD
+    from ..world.launch.fork_server import warm_up
     from ..world.rank import started_by_torchrun
 
     if not started_by_torchrun():
-        warm_up()  # the ranks' server imports torch while we read the task
+        warm_up(PRELOAD)  # the ranks' server imports torch while we read the task
     task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
     return task if seed is None else task.replace(seed=seed)
 

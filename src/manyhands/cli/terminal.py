@@ -234,10 +234,11 @@ def percent(share: float) -> str:
 
 def write_sample(task: Task, run: Run, length: int) -> str:
     """Text written by the trained model."""
-    from ..strategies.job import Settings, build
+    from ..strategies.job import StepSettings
+    from ..training.build import build
     from ..training.evaluate import with_weights
 
     assert run.weights is not None
     assert task.sample is not None
-    model = with_weights(build(task, Settings()).model, run.weights).eval()
+    model = with_weights(build(task, StepSettings()).model, run.weights).eval()
     return task.sample(model, length)

@@ -51,6 +51,7 @@ def trace(model: nn.Module, example: Any, whole: frozenset[str] = frozenset()) -
 
     Runs the model once and may leave traces in it (BatchNorm's statistics, tensors fx adds): hand it a copy.
     """
+    _ = VERSIONS.found  # tried before tracing: while a model is traced, what the trial calls is patched
     hidden: dict[str, str] = dict.fromkeys(whole, "")
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     while True:

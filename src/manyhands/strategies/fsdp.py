@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..data.batches import Batch
+from ..data.random_state import seeded
 from ..errors import BadInput
 from ..model.optimizers import stand_in
 from ..model.units import find_units
@@ -36,7 +37,7 @@ from ..world.default_ranks import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
-from .job import Job, seeded, trained_parameters
+from .job import Job, trained_parameters
 from .pieces.batchnorm import mark_empty, share_batchnorm
 from .pieces.rank_model import WithLoss, place_model, spread_over_devices
 from .pieces.reached import Reaching, may_miss

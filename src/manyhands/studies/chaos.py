@@ -29,10 +29,11 @@ import psutil
 
 from ..errors import BadInput, RankFailed, Refused, did_you_mean
 from ..record.run import Run
+from ..record.run_folder import CHECKPOINTS
 from ..strategies import TABLE, make_strategy
 from ..strategies.contract import Strategy, processes
 from ..task import Task
-from ..training.checkpoints.checkpoint import FOLDER, published
+from ..training.checkpoints.checkpoint import published
 from ..training.fit import fit
 from ..world.launch.by_value import pack, unpack
 from ..world.rank import Rank
@@ -166,7 +167,7 @@ def chaos(
         options |= {"on_death": "continue" if chosen.traits.survives else "end"}
         options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
         every = int(options["checkpoint_every"])
-        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), (step - 1) // every * every, os.getpid())
+        planned = Fault(fault, rank, step, str(Path(folder) / CHECKPOINTS), (step - 1) // every * every, os.getpid())
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
@@ -258,7 +259,7 @@ def left_behind(since: float, folder: Path) -> list[str]:
     until = time.time() + _VANISH_SECONDS
     while survivors(since) and time.time() < until:
         time.sleep(0.05)
-    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / FOLDER).glob(".*")]]
+    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / CHECKPOINTS).glob(".*")]]
     memory = [f"shared memory {name}" for name in _shared_memory() if "manyhands" in name]
     return survivors(since) + files + memory
 

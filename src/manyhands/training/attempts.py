@@ -15,6 +15,7 @@ import torch
 from ..errors import RankFailed
 from ..model import torch_internals as torch_parts
 from ..record.run import Run, available_cores
+from ..record.run_folder import CHECKPOINTS
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
 from ..world.health.heartbeats import Board
@@ -23,7 +24,8 @@ from ..world.health.survivors import Exchange, SurvivingRank, may_go_on
 from ..world.launch.processes import Place, check_descriptors, launch
 from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
 from ..world.shm.trial import SHARED_MEMORY, transport_for
-from .checkpoints.checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
+from . import PRELOAD
+from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
 from .proof.probe import probe
@@ -61,7 +63,7 @@ class Fitting:
     ):
         self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
         self.run, self.plan, self.show, self.answer = run, plan, show, answer
-        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
+        self.checkpoints = Path(run_dir).absolute() / CHECKPOINTS if run_dir is not None else None
         self.began = began
         self.transport = "auto"
 
@@ -192,7 +194,7 @@ class Fitting:
             ranks=min(strategy.ranks, processes(strategy)),
             threads=self.run.threads or 1,
             shared=strategy.share(self.job),
-            preload=strategy.traits.preload,
+            preload=(*PRELOAD, *strategy.traits.preload),
             on_tell=lambda _, kind, content: self.hear(kind, content),
             on_ask=exchange,
             watch=doctor,

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ..data.feed import each_once
 from ..data.sources import Source
 from ..errors import BadInput
-from ..strategies.job import Settings, build
+from ..strategies.job import StepSettings
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
+from .build import build
 
 BATCH = 1000  # samples a pass; larger ones gain nothing and hold more memory
 
@@ -27,7 +28,7 @@ def evaluate(
     data: str = "test",
 ) -> dict[str, Any]:
     """Loss, accuracy and accuracy per class of weights on the test set (or `data="train"`)."""
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     source = {"test": job.test, "train": job.train}.get(data)
     if source is None:
         raise BadInput(f"this task has no {data} data to evaluate on")

@@ -78,7 +78,7 @@ class ProgressReports(Observer):
             "step": clock.steps,
             "steps": self._job.total_steps,
             "epoch": step.epoch + 1,
-            "epochs": self._job.settings.epochs,
+            "epochs": self._job.epochs,
             "loss": known[-1][1] if known else None,
             "samples_per_second": self._job.order.samples_up_to(step) / seconds if seconds else None,
             "phases": list(clock.phases),

@@ -179,7 +179,7 @@ KILLED_WHILE_WRITING = """
 import os, random, signal, sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
-from tests.test_checkpoint import made
+from tests.training.checkpoints.test_checkpoint import made
 from manyhands.training.checkpoints.checkpoint import published
 from manyhands.training.checkpoints.writer import Writer
 chance = random.Random(3)

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ...data import nest
 from ...data.batches import Batch
+from ...data.random_state import seeded
 from ...data.splitting import Rule, Unsplittable, learn
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES
 from ...record.run import PHASES
 from ...world.rank import Rank
 from ..contract import Loss, Strategy, Worker, refuse
-from ..job import Job, seeded
+from ..job import Job
 from .batch_rules import BatchRules, batch_rules, two_examples
 from .replica_threads import Threads
 from .replicas import DataParallelModel, Replicas

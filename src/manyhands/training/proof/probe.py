@@ -24,8 +24,8 @@ from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...errors import BadInput
 from ...model.layout import channels_last_pays, lay_channels_last
-from ...strategies.job import Job, trained_parameters
-from .proof import Proof, Take, prove
+from ...strategies.job import Job, Proof, trained_parameters
+from .proof import Take, prove
 from .samples import with_rare_values
 from .trial import Samples
 

@@ -29,7 +29,7 @@ from .messages import Line
 from .rank_process import Place, Scene
 from .rendezvous import prepare
 
-__all__ = ["Place", "check_descriptors", "launch", "warm_up"]
+__all__ = ["Place", "check_descriptors", "launch"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
