@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.cli import app as cli
+from manyhands.cli.app import main
 from manyhands.world.launch import processes
 
+ROOT = Path(__file__).parents[1]
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
 
@@ -172,10 +174,16 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _what_tests_import_is_there() -> Iterator[None]:
     """Ranks import the modules their task comes from: the fork server imports what those need, once for all fits."""
+    with importing("pytest", "hypothesis", "manyhands.cli.app"):
+        yield
+
+
+@contextmanager
+def importing(*slow: str) -> Iterator[None]:
+    """The fork server imports these modules, which ranks would import one by one, in every fit anew."""
     ask = processes.ask_for_ranks
-    slow = ("pytest", "hypothesis", "manyhands.cli.app")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
 
 
@@ -209,7 +217,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         monkeypatch.setattr(sys, "argv", ["manyhands", *words])
         try:
             with pytest.raises(SystemExit) as leaving:
-                cli.main()
+                main()
         finally:
             signal.signal(signal.SIGTERM, handler)
         out, err = capfd.readouterr()

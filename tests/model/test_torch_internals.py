@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from manyhands.strategies.pieces.updater import Updater
 from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
-from tests.conftest import make_task, quick_fit
+from tests.conftest import ROOT, make_task, quick_fit
 
 VERSION = torch.__version__
 
@@ -220,7 +219,7 @@ def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.
 
 def test_the_versions_of_the_project_agree() -> None:
     """pyproject.toml says what was tested; the package has it in one place."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    text = (ROOT / "pyproject.toml").read_text()
     assert f"2.11 to {'.'.join(map(str, torch_parts.TESTED))}" in text
 
 

@@ -14,8 +14,8 @@ from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import processes
 from manyhands.strategies.job import StepSettings
 from manyhands.training.build import build
-from manyhands.world.launch.processes import Place, launch
-from manyhands.world.rank import connect, from_place
+from manyhands.world.launch.processes import LaunchedProcess, launch
+from manyhands.world.rank import connect, rank_of
 from tests.conftest import make_task, quick_fit
 
 Point = tuple[dict[str, Any], dict[str, Any]]  # weights and state
@@ -31,8 +31,8 @@ def drive(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     return launch(body, processes(chosen), shared=shared, time_limit=60, preload=chosen.traits.preload)[0]  # type: ignore[no-any-return]
 
 
-def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:
-    rank, store = from_place(place, torch.device("cpu"))
+def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:
+    rank, store = rank_of(process, torch.device("cpu"))
     connect(rank, "gloo", store, 60)
     worker = strategy.setup(job, rank)
     if start is not None:

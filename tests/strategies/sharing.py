@@ -19,8 +19,8 @@ from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import processes
 from manyhands.strategies.job import StepSettings
 from manyhands.training.build import build
-from manyhands.world.launch.processes import Place, launch
-from manyhands.world.rank import connect, from_place
+from manyhands.world.launch.processes import LaunchedProcess, launch
+from manyhands.world.rank import connect, rank_of
 from tests.conftest import SAMPLES, make_task, quick_fit
 from tests.strategies.driving import Point, furthest, reference
 
@@ -101,10 +101,10 @@ def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     return launch(body, processes(chosen), ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
 
 
-def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Any:
+def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Any:
     from manyhands.data.batches import Batches
 
-    rank, store = from_place(place, torch.device("cpu"))
+    rank, store = rank_of(process, torch.device("cpu"))
     connect(rank, "gloo", store, 60)
     worker = strategy.setup(job, rank)
     if start is not None:

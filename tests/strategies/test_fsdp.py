@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.model.units import find_units
+from manyhands.model.fsdp_units import find_units
 from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import admit
 from manyhands.strategies.job import StepSettings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyhands.data.one_thread import alone
+from manyhands.data.process_state import alone
 from manyhands.record.run import weights_digest
 from manyhands.world.launch.by_value import by_value_copy
 from tests.conftest import make_task, quick_fit

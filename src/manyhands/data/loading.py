@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from . import nest
 from .keys import sample_keys
 from .order import Order, Shard
-from .random_state import seed_generators
+from .process_state import seed_generators
 from .stream import Part, StreamSource
 
 PIPE_BYTES = 512 << 10  # larger batches go through shared memory

@@ -25,7 +25,7 @@ from ..errors import BadInput
 from . import nest
 from .keys import one_key
 from .order import Order, Shard
-from .random_state import seed_generators
+from .process_state import seed_generators
 
 ENDLESS = 1 << 60  # the samples of a stream that does not say: more than anybody reads
 

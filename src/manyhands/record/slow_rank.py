@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .marks import LATE, MADE, STOLEN
 from .run import PHASES
+from .running_totals import LATE, MADE, STOLEN
 
 LATE_SHARE = 0.05  # of the step that the others wait for a rank which always comes last
 WORK_SHARE = 0.15  # of the step that a rank works longer than the next; below, ranks differ by chance

@@ -17,7 +17,7 @@ from ..data.order import Order
 from ..data.sources import Source
 from ..data.stream import StreamSource
 from ..errors import BadInput
-from ..model.optimizers import Manner
+from ..model.optimizers import OptimizerTraits
 from ..model.recipe import Recipe
 from ..model.torch_internals import BATCHNORMS
 from ..task import Task
@@ -88,7 +88,7 @@ class Job:
     order: Order
     settings: StepSettings
     proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
-    manner: Manner = field(default_factory=Manner)  # and about the optimizer
+    optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     notes: list[str] = field(default_factory=list)

@@ -324,22 +324,3 @@ def chaos_matrix(
             results.append(result)
             on_result(result)
     return results
-
-
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """Results as a table in plain text."""
-    titles = (*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind")
-    lines = [titles, *(tuple(_shown(key, result[key]) for key in KEYS) for result in results)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "left_behind":
-        return ", ".join(value) if value else "nothing"
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.2f} s" if key.endswith("_seconds") else str(value)

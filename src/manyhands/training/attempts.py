@@ -19,10 +19,10 @@ from ..record.run_folder import CHECKPOINTS
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
 from ..world.health.heartbeats import Board
-from ..world.health.stalls import Doctor
+from ..world.health.stalls import StallFinder
 from ..world.health.survivors import Exchange, SurvivingRank, may_go_on
-from ..world.launch.processes import Place, check_descriptors, launch
-from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
+from ..world.launch.processes import LaunchedProcess, check_descriptors, launch
+from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, rank_of
 from ..world.shm.trial import SHARED_MEMORY, transport_for
 from . import PRELOAD
 from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
@@ -170,12 +170,12 @@ class Fitting:
         until = time.monotonic() + time_limit if time_limit else None
         while True:
             try:
-                return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
+                return self._attempt(start, StallFinder(stall_seconds), until - time.monotonic() if until else None)
             except RankFailed as failure:
                 self.began = time.monotonic()
                 start = self._start_after(failure, max_restarts, start)
 
-    def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
+    def _attempt(self, start: Checkpoint | None, find_stall: StallFinder, time_limit: float | None) -> Outcome | None:
         strategy = self.strategy
         plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
         if self.run.restarts:
@@ -197,7 +197,7 @@ class Fitting:
             preload=(*PRELOAD, *strategy.traits.preload),
             on_tell=lambda _, kind, content: self.hear(kind, content),
             on_ask=exchange,
-            watch=doctor,
+            watch=find_stall,
             forgive=self._goes_on if plan.survive else None,
             time_limit=time_limit,
         )
@@ -237,7 +237,7 @@ class Fitting:
 
 
 def rank_body(
-    place: Place,
+    process: LaunchedProcess,
     job: Job,
     strategy: Strategy,
     devices: list[torch.device],
@@ -245,10 +245,10 @@ def rank_body(
     transport: str,
 ) -> Outcome | None:
     """What every launched process runs."""
-    device = devices[place.index]
+    device = devices[process.index]
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank, store = from_place(place, device, SurvivingRank if plan.survive else Rank)
+    rank, store = rank_of(process, device, SurvivingRank if plan.survive else Rank)
     rank.devices = devices
     connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:

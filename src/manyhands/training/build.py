@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ..data.order import Order
-from ..data.random_state import seeded
+from ..data.process_state import seeded
 from ..data.sources import make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
-from ..model.optimizers import check_optimizer, manner
+from ..model.optimizers import check_optimizer, optimizer_traits
 from ..strategies.job import Job, StepSettings, trained_parameters
 from ..task import Task
 from ..world.launch.by_value import by_value_copy
@@ -34,7 +34,7 @@ def build(task: Task, settings: StepSettings) -> Job:
     job = Job(task, model.train(), train, test, order, settings)
     _check_layouts(model)
     check_optimizer(task, trained_parameters(model), job.total_updates)
-    job.manner = manner(task, trained_parameters(model))
+    job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
     return job
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ..data.batches import Batch
 from ..data.order import PlannedStep
-from ..record.marks import Marks
+from ..record.running_totals import RunningTotals
 from ..record.summary import summarise
 from ..strategies.contract import Loss, Worker
 from ..world.rank import Rank
@@ -42,7 +42,7 @@ class RankFigures(Observer):
         self.samples = self._past_samples = 0
         self.made = 0  # shares this process has made, its own and others'
         self.helped = 0  # those of slower ranks among them
-        self.marks = Marks(self.clock)
+        self.marks = RunningTotals(self.clock)
         self.history = History()  # of the steps up to the last checkpoint
         self._samples_before = 0  # a resume, by all ranks together
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all

@@ -23,7 +23,7 @@ from ..task import Task
 from ..world.devices import resolve_devices
 from ..world.launch.fork_server import warm_up
 from ..world.launch.forked import without_lost_threads
-from ..world.rank import Rank, started_by_torchrun, torchrun_place
+from ..world.rank import Rank, started_by_torchrun, torchrun_world
 from . import PRELOAD
 from .attempts import Fitting
 from .build import build, check_length
@@ -91,7 +91,7 @@ def fit(
     run = _new_run(job, chosen, devices, command)
     run.source = source
     callbacks = {"on_step": on_step, "on_epoch": on_epoch}
-    writes = not started_by_torchrun() or torchrun_place()[0] == 0
+    writes = not started_by_torchrun() or torchrun_world()[0] == 0
     with held(run_dir if writes else None), Progress(chosen, job, shown=progress) as display:
         answer = partial(_answer, callbacks)
         live = Live(run, run_dir if writes else None)

@@ -14,9 +14,9 @@ from ..errors import BadInput, ManyhandsError, Refused
 from ..record.run import available_cores
 from ..strategies.contract import admit, check_stream, processes
 from ..world.health.heartbeats import Board
-from ..world.health.torchrun_stalls import Lookout
+from ..world.health.torchrun_stalls import TorchrunWatch
 from ..world.launch.rank_process import describe
-from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
+from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_world
 from .attempts import Fitting
 from .checkpoints.checkpoint import Checkpoint, published
 from .rank_training import Outcome, RankTraining
@@ -27,7 +27,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     fitting.run.restarts = restarts
     job, strategy, run = fitting.job, fitting.strategy, fitting.run
-    index, world, hosts = torchrun_place()
+    index, world, hosts = torchrun_world()
     if processes(strategy) != world:
         raise BadInput(
             f"torchrun started {world} processes but {strategy} needs {processes(strategy)}; "
@@ -52,7 +52,7 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     try:
         if hosts == 1:
             share_board(rank)
-        with Lookout(rank, stall_seconds) if hosts == 1 and world > 1 else nullcontext():
+        with TorchrunWatch(rank, stall_seconds) if hosts == 1 and world > 1 else nullcontext():
             job.prepared = rank.agree(strategy.prepare(job) if index == 0 else None)
             shared = strategy.share(job) if hosts == 1 else None
             if shared is not None:

@@ -170,14 +170,14 @@ class Coarse(torch.optim.SGD):
 
 
 def test_how_an_optimizer_treats_its_parameters_is_found_by_trying() -> None:
-    def manner(optimizer: Any) -> tuple[bool, bool, bool]:
-        found = build(task_of(Net, optimizer=optimizer), StepSettings()).manner
+    def traits(optimizer: Any) -> tuple[bool, bool, bool]:
+        found = build(task_of(Net, optimizer=optimizer), StepSettings()).optimizer_traits
         return found.joins_rows, found.joins_tensors, found.amplifies
 
-    assert manner(partial(torch.optim.AdamW, lr=0.1)) == (False, False, False)
-    assert manner(partial(torch.optim.Adafactor, lr=0.1)) == (True, False, False)
-    assert manner(partial(Together, lr=0.1)) == (True, True, False)
-    assert manner(partial(Coarse, lr=0.1)) == (False, False, True)
+    assert traits(partial(torch.optim.AdamW, lr=0.1)) == (False, False, False)
+    assert traits(partial(torch.optim.Adafactor, lr=0.1)) == (True, False, False)
+    assert traits(partial(Together, lr=0.1)) == (True, True, False)
+    assert traits(partial(Coarse, lr=0.1)) == (False, False, True)
 
 
 def test_an_optimizer_that_amplifies_rounding_is_not_promised_exact() -> None:

@@ -19,10 +19,10 @@ import manyhands as mh
 from manyhands.errors import PeerMissing, RankFailed
 from manyhands.world.health import heartbeats as watch
 from manyhands.world.health.heartbeats import LOST, SAMPLES, STEP, Board
-from manyhands.world.health.process_lock import RecordLock
+from manyhands.world.health.process_lock import ProcessLock
 from manyhands.world.health.survivors import Exchange, SurvivingRank, may_go_on
-from manyhands.world.launch.processes import Place, launch
-from manyhands.world.rank import from_place
+from manyhands.world.launch.processes import LaunchedProcess, launch
+from manyhands.world.rank import rank_of
 from tests.breakable import BreakingLoss, signal_self, toy
 
 fit = partial(mh.fit, progress=False, threads=1, on_death="continue")
@@ -86,19 +86,19 @@ def test_nobody_waits_for_the_dead_rank_that_was_furthest_behind() -> None:
 # ---------------------------------------------------------------- handing over the outcome
 
 
-def hand_over(place: Place, dies: str) -> Any:
-    rank, _ = from_place(place, torch.device("cpu"), SurvivingRank)
+def hand_over(process: LaunchedProcess, dies: str) -> Any:
+    rank, _ = rank_of(process, torch.device("cpu"), SurvivingRank)
     assert isinstance(rank, SurvivingRank)
-    place.board.row(place.index)[STEP] = 1
+    process.board.row(process.index)[STEP] = 1
     rounds = 0
     while True:
-        everyone = rank.gather(place.index)
+        everyone = rank.gather(process.index)
         rounds += 1
-        if dies == "before" and place.index == 0:
+        if dies == "before" and process.index == 0:
             die()
         outcome = (rank.index, everyone, rounds) if rank.leads else None
         if rank.deliver(outcome):
-            if dies == "after" and place.index == 0:
+            if dies == "after" and process.index == 0:
                 die()
             return None
 
@@ -147,7 +147,7 @@ def test_a_strategys_lock_and_the_boards_are_two(holder: Any) -> None:
     """The board's lock was once the whole file: a rank in `locked` kept everyone from the heartbeats."""
     board = Board(1)
     holder(board.fd, 0)
-    assert not RecordLock(board.fd).try_acquire()
+    assert not ProcessLock(board.fd).try_acquire()
     with board.locked(patience=0.1):
         pass
 

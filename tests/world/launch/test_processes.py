@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 
 import manyhands as mh
-from manyhands.world.launch import processes as launching
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.launch import keeper
+from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.conftest import make_task, quick_fit
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -27,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 def test_results_come_back_in_order_and_by_value() -> None:
     big = torch.arange(100_000.0)
 
-    def body(place: Place) -> tuple[int, float, Tensor]:
-        big[0] += place.index + 1
-        return place.index, float(big[0]), big[:3]
+    def body(process: LaunchedProcess) -> tuple[int, float, Tensor]:
+        big[0] += process.index + 1
+        return process.index, float(big[0]), big[:3]
 
     results = launch(body, 3)
     assert [(index, value) for index, value, _ in results] == [(0, 1.0), (1, 2.0), (2, 3.0)]
@@ -37,20 +38,20 @@ def test_results_come_back_in_order_and_by_value() -> None:
 
 
 def test_shared_tensors_are_the_same_bytes_everywhere() -> None:
-    def body(place: Place) -> float:
-        assert place.shared is not None
-        place.shared["x"][place.index] = place.index + 1
+    def body(process: LaunchedProcess) -> float:
+        assert process.shared is not None
+        process.shared["x"][process.index] = process.index + 1
         until = time.monotonic() + 10
-        while place.shared["x"].min() == 0 and time.monotonic() < until:
+        while process.shared["x"].min() == 0 and time.monotonic() < until:
             time.sleep(0.001)
-        return float(place.shared["x"].sum())
+        return float(process.shared["x"].sum())
 
     assert launch(body, 3, shared={"x": torch.zeros(3)}) == [6.0, 6.0, 6.0]
 
 
 def test_threads_are_set() -> None:
-    assert launch(lambda place: torch.get_num_threads(), 2, threads=1) == [1, 1]
-    assert launch(lambda place: torch.get_num_threads(), 1, threads=2) == [2]
+    assert launch(lambda process: torch.get_num_threads(), 2, threads=1) == [1, 1]
+    assert launch(lambda process: torch.get_num_threads(), 1, threads=2) == [2]
 
 
 def fails_at(step: int, how: Any) -> Any:
@@ -66,43 +67,36 @@ def fails_at(step: int, how: Any) -> Any:
     return loss
 
 
-def broken(how: Any) -> tuple[mh.RankFailed, float]:
+def broken(how: Any) -> mh.RankFailed:
+    """The failure of a fit whose rank 1 breaks. It is noticed in two seconds at most on an idle machine."""
     began = time.monotonic()
     with pytest.raises(mh.RankFailed) as caught:
         quick_fit(make_task(loss=fails_at(5, how)), "ddp", ranks=2)
-    return caught.value, time.monotonic() - began
+    assert time.monotonic() - began < 30  # start-up and a busy machine included; rank 0 would wait for minutes
+    return caught.value
 
 
-def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback() -> None:
-    def boom() -> None:
-        raise ValueError("the planted one")
-
-    failure, seconds = broken(boom)
-    assert str(failure) == "rank 1 of 2 failed in step 5, forward: ValueError: the planted one"
-    assert "in boom" in str(failure.traceback)
-    assert (failure.rank, failure.step, failure.phase, failure.kind) == (1, 5, "forward", "raised")
-    assert failure.run.status == "failed"  # type: ignore[attr-defined]
-    assert seconds < 5
-
-
-def test_a_failure_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     """The rank's own process once printed a second traceback, of its exit."""
 
     def boom() -> None:
         raise ValueError("the planted one")
 
-    broken(boom)
+    failure = broken(boom)
+    assert str(failure) == "rank 1 of 2 failed in step 5, forward: ValueError: the planted one"
+    assert "in boom" in str(failure.traceback)
+    assert (failure.rank, failure.step, failure.phase, failure.kind) == (1, 5, "forward", "raised")
+    assert failure.run.status == "failed"  # type: ignore[attr-defined]
     assert "SystemExit" not in capfd.readouterr().err
 
 
-def test_a_killed_rank_is_noticed_within_two_seconds() -> None:
-    failure, seconds = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
+def test_a_killed_rank_is_noticed() -> None:
+    failure = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert str(failure).startswith("rank 1 of 2 died in step 5, forward: killed by signal 9 (SIGKILL)")
-    assert seconds < 5
 
 
 def test_a_rank_that_exits() -> None:
-    failure, _ = broken(lambda: os._exit(3))
+    failure = broken(lambda: os._exit(3))
     assert "rank 1 of 2 died in step 5, forward: its process exited with code 3" in str(failure)
 
 
@@ -120,15 +114,13 @@ def test_loader_workers_do_not_outlive_a_killed_rank() -> None:
 
 
 def test_a_time_limit_ends_the_run() -> None:
-    slow = fails_at(2, lambda: time.sleep(60))
-    began = time.monotonic()
-    with pytest.raises(mh.RankFailed, match="passed its time limit of 2 s"):
-        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=2.0)
-    assert time.monotonic() - began < 8
+    slow = fails_at(2, lambda: time.sleep(3600))  # pytest's own limit ends a test that waits for it
+    with pytest.raises(mh.RankFailed, match="passed its time limit of 1 s"):
+        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=1.0)
 
 
 SCRIPT = """
-import functools, time, torch
+import functools, os, time, torch
 import manyhands as mh
 
 class Net(torch.nn.Module):
@@ -146,6 +138,7 @@ print("ready", flush=True)
 run = mh.fit(task, "ddp", ranks=2, progress=False)
 print(run.steps, run.status)
 """
+SLOW_ON_RANKS = "time.sleep(0.5 if 'RANK' in os.environ else 0)"  # not in the caller, which tries the model first
 
 
 @pytest.mark.parametrize("from_file", [True, pytest.param(False, marks=pytest.mark.soak)])  # -c: test_machine.py
@@ -167,50 +160,32 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> 
     ],
 )  # Ctrl-C: cli/test_app.py; kill -9: health/test_heartbeats.py
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
-    script = tmp_path / "long.py"
-    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    below = _wait_for_ranks(process.pid)
+    process, below = _long_fit(tmp_path)
     process.send_signal(number)
-    began = time.monotonic()
-    process.wait(10)
-    _gone, alive = psutil.wait_procs(below, timeout=3)
+    process.wait(30)  # a moment on an idle machine; a fit would go on for 4 s
+    _gone, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
-    assert time.monotonic() - began < 3
-    process.stdout.close()
 
 
 def test_a_caller_that_is_killed_while_all_were_stopped_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-Z and kill -9: a stopped keeper cannot see that its caller is gone, and stayed behind with its ranks."""
-    script = tmp_path / "long.py"
-    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    below = _wait_for_ranks(process.pid)
+    process, below = _long_fit(tmp_path)
     for one in below:
         one.suspend()
     process.kill()
-    process.wait(10)
-    _gone, alive = psutil.wait_procs(below, timeout=5)
+    process.wait(30)
+    _gone, alive = psutil.wait_procs(below, timeout=30)
     for one in alive:
         one.kill()
     assert not alive
-    process.stdout.close()
 
 
 @pytest.mark.parametrize("wakes", [True, False])
 def test_a_keeper_that_is_stopped_when_a_rank_dies_does_not_stay(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, it neither reported the death nor ended the other ranks."""
     if not wakes:
-        monkeypatch.setattr(launching, "END_LIMIT", 0.5)
-        monkeypatch.setattr(launching._Launch, "_wake_keeper", lambda self: None)
+        monkeypatch.setattr(keeper, "END_LIMIT", 0.5)
+        monkeypatch.setattr(keeper.Keeper, "wake", lambda self: None)
 
     def die() -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
@@ -218,6 +193,18 @@ def test_a_keeper_that_is_stopped_when_a_rank_dies_does_not_stay(wakes: bool, mo
 
     with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 3, forward: " + ("killed" if wakes else "its")):
         quick_fit(make_task(loss=fails_at(3, die)), "ddp", ranks=2)
+
+
+def _long_fit(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A program that trains, and the processes below it."""
+    script = folder / "long.py"
+    script.write_text(SCRIPT.format(pause=SLOW_ON_RANKS))
+    words = [sys.executable, str(script)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        assert said.readline() == "ready\n"
+    return process, _wait_for_ranks(process.pid)
 
 
 def _wait_for_ranks(pid: int) -> list[psutil.Process]:
@@ -248,7 +235,5 @@ def test_torchrun_joins_instead_of_launching(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "manyhands", "train", "glyphs:train=640,test=100", "ddp", "--max-steps", "5", "--json", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
-    import json
-
     record = json.loads(done.stdout)
     assert (record["status"], record["steps"], record["ranks"]) == ("done", 5, 2)

@@ -309,27 +309,21 @@ def test_ranks_of_two_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
         assert "use gloo across hosts" in str(error)
 
 
-def count(rank: int) -> tuple[int, float, int]:
-    meter = dist.group.WORLD.meter
+def count(rank: int) -> int:
+    group = dist.group.WORLD
     dist.barrier()
-    bytes_before, waited_before = meter.moved_bytes, meter.waited_seconds
-    if rank == 1:
-        time.sleep(0.2)
+    before = group.moved_bytes
     dist.all_reduce(torch.ones(1000))
     dist.all_reduce(torch.ones(250_000))
     if rank == 0:
         dist.send(torch.ones(10), 1)
     elif rank == 1:
         dist.recv(torch.ones(10), 0)
-    return meter.moved_bytes - bytes_before, meter.waited_seconds - waited_before, meter.operations
+    return int(group.moved_bytes - before)
 
 
-def test_bytes_and_waits_are_counted(crew: Crew) -> None:
-    (sent, waited, operations), (sent_by_1, waited_by_1, _), (sent_by_2, _, _) = crew.run(count, 3)
-    assert (sent, sent_by_1, sent_by_2) == (1_004_040, 1_004_000, 1_004_000)
-    assert operations == 4
-    assert 0.15 < waited < 2
-    assert waited_by_1 < 0.15
+def test_bytes_are_counted(crew: Crew) -> None:
+    assert crew.run(count, 3) == [1_004_040, 1_004_000, 1_004_000]
 
 
 def thread_numbers(rank: int) -> tuple[int, int, int]:

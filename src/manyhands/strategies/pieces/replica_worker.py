@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...data import nest
 from ...data.batches import Batch
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...data.splitting import Rule, Unsplittable, learn
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...data import nest
 from ...data.batches import Batch
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...data.splitting import Rule, split
 from ...model import Cut, Stage, cut
 from ...model.late_weights import AtTheEnd
@@ -38,7 +38,7 @@ def cut_model(
 
     `several`: whether a step runs the model's forward several times, on a part of the batch each.
     """
-    if stages > 1 and job.manner.joins_tensors:
+    if stages > 1 and job.optimizer_traits.joins_tensors:
         raise refuse(
             strategy,
             f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...data.batches import Batch
-from ...data.random_state import drawn_from, generators
+from ...data.process_state import drawn_from, generators
 from ...strategies.pieces.worker import OrdinaryWorker
 from .captured import Captured, Replay
 

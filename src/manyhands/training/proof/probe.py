@@ -19,7 +19,7 @@ from ...data import nest
 from ...data.keys import sample_keys
 from ...data.loading import DatasetSource
 from ...data.order import permutation
-from ...data.random_state import drawn_from, generators, seeded
+from ...data.process_state import drawn_from, generators, seeded
 from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...errors import BadInput

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data.random_state import drawn_from, generators
-from ...model.memory import memory
+from ...data.process_state import drawn_from, generators
+from ...model.kept_state import kept_state
 from ...model.trace import title
 from ...strategies.job import Job, Proof
 from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
@@ -89,7 +89,7 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 
 def _find_state(trial: Trial, whole: Samples, few: Samples, first: Pass, known: Proof) -> Proof:
     """Compare what the model holds before and after a call, and what it answers to the same batch again."""
-    kept = memory(trial.model, trial.input_of(few))
+    kept = kept_state(trial.model, trial.input_of(few))
     written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in written if name in parameters))

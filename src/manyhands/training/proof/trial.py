@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...data import nest
-from ...data.random_state import drawn_from, generators, seeded
+from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
 from ...strategies.job import Job
 
