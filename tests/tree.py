@@ -18,7 +18,9 @@ def summary(path: Path) -> str:
 def lines() -> list[str]:
     package = ROOT / "src" / "manyhands"
     found = []
-    for path in sorted(package.rglob("*.py"), key=lambda path: (path.parent.parts, path.name != "__init__.py", path.name)):
+    for path in sorted(
+        package.rglob("*.py"), key=lambda path: (path.parent.parts, path.name != "__init__.py", path.name)
+    ):
         name = path.relative_to(package)
         shown = f"{name.parent}/" if path.name == "__init__.py" and name.parent.parts else str(name)
         found.append(f"{shown:<44} {summary(path)}".rstrip())

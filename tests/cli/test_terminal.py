@@ -10,7 +10,7 @@ import pytest
 from manyhands.cli import terminal
 from manyhands.record.exports import find_runs
 from manyhands.record.run import Run
-from manyhands.strategies import TABLE, strategy_class
+from manyhands.strategies import TABLE, make_strategy
 
 LONG = {"servers": 2, "mode": "bounded", "staleness": 4}
 
@@ -90,7 +90,7 @@ def test_lists_keep_their_columns(
     terminal.show_list({"one": "word " * 30, "longer": "short"}, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("one     word", "longer  short", "        word")) for line in lines)
-    terminal.show_strategies([strategy_class(name) for name in TABLE], as_json=False)
+    terminal.show_strategies([make_strategy(name) for name in TABLE], as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     assert ("where it runs" in lines[0]) == (columns == 100)

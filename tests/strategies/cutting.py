@@ -184,4 +184,4 @@ def check_a_failing_stage_ends_the_run(strategy: str, ranks: int, step: int) -> 
     message = rf"rank 1 of {ranks} failed in step {step}, forward: ValueError: a bad day"
     with pytest.raises(mh.RankFailed, match=message):
         quick_fit(task, strategy, ranks=ranks)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60  # nobody waited for the dead until a limit of minutes

