@@ -18,9 +18,10 @@ from collections.abc import Iterator
 import torch
 from tables import interval, show
 
-from manyhands.data.batches import Batch, Batches, TensorSource
+from manyhands.data.batches import Batch, Batches
 from manyhands.data.files import DataNotFound, mnist
 from manyhands.data.order import Order, Shard
+from manyhands.data.sources import TensorSource
 from manyhands.tasks import load_task
 
 STEPS = 64  # of a side in a round

@@ -37,8 +37,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from manyhands.data import augment, files
-from manyhands.data.batches import Batches, TensorSource
+from manyhands.data.batches import Batches
 from manyhands.data.order import Order, Shard
+from manyhands.data.sources import TensorSource
 from manyhands.world.launch.rank_process import keep_freed_memory
 
 DEGREES, TRANSLATE, SCALE, SHEAR = 10.0, 0.1, (0.9, 1.1), 10.0

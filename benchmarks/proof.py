@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyhands import Task, load_task
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from manyhands.training.proof.probe import probe
 
 
@@ -53,7 +54,7 @@ def mobilenet() -> Task:
 
 
 def milliseconds(task: Task, divided: bool) -> float:
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     began = perf_counter()
     probe(job, [torch.device("cpu")], divided=divided)
     assert not divided or job.proof.unchecked is None, job.proof.unchecked
@@ -74,7 +75,7 @@ def main() -> None:
         ("GPT", gpt),
     ):
         task = make()
-        size = sum(parameter.numel() for parameter in build(task, Settings()).model.parameters())
+        size = sum(parameter.numel() for parameter in build(task, StepSettings()).model.parameters())
         both = [(milliseconds(task, False), milliseconds(task, True)) for _ in range(rounds)]
         alone, proven = median(a for a, _ in both), median(b for _, b in both)
         print(f"{name:22}{size:12,}{alone:9.0f}{proven - alone:10.0f}", flush=True)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.cli.app import app as cli
+from manyhands.cli.app import main
 from manyhands.world.launch import processes
 
+ROOT = Path(__file__).parents[1]
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
 
@@ -172,11 +174,28 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _what_tests_import_is_there() -> Iterator[None]:
     """Ranks import the modules their task comes from: the fork server imports what those need, once for all fits."""
+    with importing("pytest", "hypothesis", "manyhands.cli.app"):
+        yield
+
+
+@contextmanager
+def importing(*slow: str) -> Iterator[None]:
+    """The fork server imports these modules, which ranks would import one by one, in every fit anew."""
     ask = processes.ask_for_ranks
-    slow = ("pytest", "hypothesis", "manyhands.cli.app")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Of torch, in the tests' own process: a second one only spins while the ranks need the core. Ranks have their own number."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def two_threads() -> None:
+    torch.set_num_threads(2)
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +217,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         monkeypatch.setattr(sys, "argv", ["manyhands", *words])
         try:
             with pytest.raises(SystemExit) as leaving:
-                cli.main()
+                main()
         finally:
             signal.signal(signal.SIGTERM, handler)
         out, err = capfd.readouterr()

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from manyhands.strategies import TABLE
+from tests.conftest import ROOT
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -23,6 +25,12 @@ def test_python_blocks_run(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         exec(compile(block, f"{page.name}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_strategy_has_a_page_with_its_command(name: str) -> None:
+    page = ROOT / "docs" / "strategies" / f"{name}.md"
+    assert f"manyhands train glyphs {name}" in page.read_text()
 
 
 def commands() -> dict[str, set[str]]:

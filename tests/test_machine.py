@@ -26,6 +26,7 @@ from manyhands.record.run_folder import held
 from manyhands.studies.chaos import Fault
 from manyhands.training.checkpoints.checkpoint import latest
 from tests.breakable import toy
+from tests.conftest import ROOT
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -193,7 +194,7 @@ for strategy in ("ddp", "hogwild"):
     assert run.status == "done"
 import os
 before = len(os.listdir("/dev/fd"))
-for _ in range(5):
+for _ in range(3):
     mh.fit(toy(epochs=1), threads=1, progress=False)
 assert len(os.listdir("/dev/fd")) == before, "descriptors leak"
 try:
@@ -205,7 +206,7 @@ except mh.ManyhandsError as problem:
 
 def test_256_file_descriptors_are_enough_or_it_is_said(tmp_path: Path) -> None:
     """Many fits one after the other leak none; far too many ranks are refused with one line."""
-    code = FEW_DESCRIPTORS.format(root=str(Path(__file__).parents[1]), folder=str(tmp_path))
+    code = FEW_DESCRIPTORS.format(root=str(ROOT), folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "file descriptors" in done.stdout
@@ -214,17 +215,17 @@ def test_256_file_descriptors_are_enough_or_it_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs root to mount a small /dev/shm")
 def test_a_small_dev_shm_is_no_matter(tmp_path: Path) -> None:
-    """Shared weights of 100 MB where /dev/shm holds 1 MB."""
+    """Shared weights of 4 MB where /dev/shm holds 1 MB."""
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(f"""
         import os, sys
-        sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+        sys.path[:0] = [{str(ROOT)!r}]
         import torch, manyhands as mh
         from tests.breakable import toy
         assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 1 << 20
         def wide():
-            return torch.nn.Sequential(torch.nn.Linear(12, 4096), torch.nn.Linear(4096, 1024), torch.nn.Linear(1024, 2))
+            return torch.nn.Sequential(torch.nn.Linear(12, 4096), torch.nn.Linear(4096, 256), torch.nn.Linear(256, 2))
         for strategy in ("ddp", "hogwild"):
             run = mh.fit(toy(model=wide, test=None), strategy, ranks=2, threads=1, progress=False, max_steps=3)
             assert run.status == "done"

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from manyhands.cli.app import _recorded_task as recorded_task
+from manyhands.cli.inputs import recorded_task
 from manyhands.errors import BadInput
 from tests.conftest import Command
 
@@ -179,15 +178,15 @@ def test_lists(command: Command) -> None:
     assert "hogwild" in out
 
 
-def test_help_is_quick() -> None:
-    best = min(_timed([sys.executable, "-m", "manyhands", "--help"]) for _ in range(3))
-    assert best < 1.0  # 0.2 s alone on a machine; the limit leaves room for a busy one
-
-
-def _timed(words: list[str]) -> float:
-    began = time.monotonic()
-    subprocess.run(words, capture_output=True, check=True)
-    return time.monotonic() - began
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from manyhands.cli.app import main; sys.argv = ['manyhands', 'train', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: print({'torch', 'numpy', 'plotly', 'jinja2', 'psutil', 'safetensors'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--ranks" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, tmp_path: Path) -> None:
@@ -208,10 +207,8 @@ def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, tmp_path: Path)
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert any("epoch 1" in line for line in process.stderr), "notes may come first"
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=25)  # 2 s where nothing else runs; a hang would be for ever
     assert process.returncode == 130
-    assert time.monotonic() - began < 2.5
     assert err.strip().splitlines()[-1] == "manyhands: interrupted"
     assert json.loads((tmp_path / "r" / "run.json").read_text())["status"] == "stopped"

@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.data.batches import Batches, DatasetSource, TensorSource
+from manyhands.data.batches import Batches
+from manyhands.data.loading import DatasetSource
 from manyhands.data.order import Order, Shard, shard_bounds
+from manyhands.data.sources import TensorSource
 
 sizes = st.integers(1, 300)
 

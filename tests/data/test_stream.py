@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 import manyhands as mh
-from manyhands.data.batches import Batches, make_source
+from manyhands.data.batches import Batches
 from manyhands.data.order import Order, Shard
+from manyhands.data.sources import make_source
 from manyhands.data.stream import StreamSource
 from manyhands.errors import BadInput, Refused
 from tests.breakable import toy

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.model.layout import channels_last_pays
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from manyhands.training.proof.probe import probe
 from tests.conftest import distance, make_task, quick_fit
 
@@ -92,7 +93,7 @@ def test_a_fit_lays_its_own_model_out_and_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 def test_on_other_devices_and_compiled_the_model_stays_as_it_is() -> None:
-    for settings, device in ((Settings(compile=True), "cpu"), (Settings(), "cuda")):
+    for settings, device in ((StepSettings(compile=True), "cpu"), (StepSettings(), "cuda")):
         job = build(make_task("skips", model=convolutional), settings)
         probe(job, [torch.device(device)])
         assert not job.channels_last

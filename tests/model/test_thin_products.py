@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
 
 from manyhands.model.thin_products import direct_pays, linear, multiply, slices_pay
 from manyhands.model.torch_internals import DIRECT_PRODUCT
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="slices pay with MKL alone")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,13 @@ from torch import nn
 import manyhands as mh
 from manyhands.model import torch_internals as torch_parts
 from manyhands.model.torch_internals import PARTS, Part
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.gradients_in_place import GradientsInPlace
 from manyhands.strategies.pieces.updater import Updater
+from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
-from tests.conftest import make_task, quick_fit
+from tests.conftest import ROOT, make_task, quick_fit
 
 VERSION = torch.__version__
 
@@ -134,7 +134,7 @@ def test_a_schedule_is_not_told_off_for_steps_that_torch_did_not_see() -> None:
     """The fused kernel writes without `optimizer.step`, which torch's schedules ask for; without that mark, one warning."""
     layer = nn.Linear(2, 2)
     task = make_task("mlp", schedule=lambda optimizer, _: torch.optim.lr_scheduler.StepLR(optimizer, 1))
-    updater = Updater(build(task, Settings()), list(layer.named_parameters()))
+    updater = Updater(build(task, StepSettings()), list(layer.named_parameters()))
     updater.skip()  # raises where it warns: warnings are errors here
 
 
@@ -218,7 +218,7 @@ def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.
 
 def test_the_versions_of_the_project_agree() -> None:
     """pyproject.toml says what was tested; the package has it in one place."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    text = (ROOT / "pyproject.toml").read_text()
     assert f"2.11 to {'.'.join(map(str, torch_parts.TESTED))}" in text
 
 

@@ -308,17 +308,17 @@ def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
         report([Run("glyphs", "ddp")], tmp_path / "file" / "page.html")
 
 
-def test_plotly_is_loaded_only_to_make_a_page() -> None:
-    code = "import sys, manyhands.report, manyhands.pages.words; print('plotly' in sys.modules)"
+def test_plotly_and_jinja2_are_loaded_only_to_make_a_page() -> None:
+    code = "import sys, manyhands.pages, manyhands.pages.words; print({'plotly', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "set()"
 
 
 # -- colours ----------------------------------------------------------------------------------------------------
 
 
 def palettes() -> dict[str, dict[str, str]]:
-    css = files("manyhands.report").joinpath("page.css").read_text()
+    css = files("manyhands.pages").joinpath("templates", "page.css").read_text()
     light, dark = css.split("@media screen and (prefers-color-scheme: dark)")[:2]
     read = {
         name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part))

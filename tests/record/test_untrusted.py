@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.cli import terminal
+from manyhands.cli import tables, terminal
 from manyhands.cli import watch as watching
 from manyhands.errors import BadInput
 from manyhands.pages.page import page
@@ -118,7 +118,7 @@ def test_a_record_with_anything_in_it(kinds: int, tmp_path: Path, capsys: pytest
         (folder / RECORD_FILE).write_text(_text(document))
         shown(lambda folder=folder: terminal.show_run(Run.load(folder)), capsys)
     found = find_runs(tmp_path)
-    shown(lambda: terminal.show_runs(found, tmp_path), capsys)
+    shown(lambda: tables.show_runs(found, tmp_path), capsys)
     for start in range(0, len(found), 40):
         shown(lambda start=start: page(found[start : start + 40]), capsys)
 

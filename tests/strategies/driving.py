@@ -12,7 +12,8 @@ import manyhands as mh
 from manyhands.data.batches import Batches
 from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import processes
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
 from tests.conftest import make_task, quick_fit
@@ -23,7 +24,7 @@ Point = tuple[dict[str, Any], dict[str, Any]]  # weights and state
 def drive(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start: Point | None = None) -> Point:
     """Steps `first` to `last` of the first epoch; returns weights and state as rank 0 gives them."""
     chosen = make_strategy(strategy, ranks)
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     job.prepared = chosen.prepare(job)
     body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
     shared = chosen.share(job)

@@ -17,7 +17,8 @@ import manyhands as mh
 from manyhands.data.order import Order
 from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import processes
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import connect, from_place
 from tests.conftest import SAMPLES, make_task, quick_fit
@@ -95,7 +96,7 @@ def check_failures_end_the_run(strategy: str) -> None:
 def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start: Point | None = None) -> Point:
     """Like `driving.drive`, for strategies with servers."""
     chosen = make_strategy(strategy, ranks)
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
     return launch(body, processes(chosen), ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
 

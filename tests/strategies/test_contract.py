@@ -18,7 +18,8 @@ import manyhands as mh
 from manyhands.record.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
 from manyhands.strategies.contract import Strategy, Traits, Worker, admit, exactness
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from tests.conftest import BATCH, MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import Normed
 
@@ -215,9 +216,9 @@ def test_a_lone_rank_of_ddp_is_single() -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_sync_batchnorm_is_advised_only_where_it_is_taken(name: str) -> None:
     strategy, task = make_strategy(name, ranks_of(name, 2)), make_task(model=Normed)
-    _, reason = exactness(strategy, build(task, Settings()))
+    _, reason = exactness(strategy, build(task, StepSettings()))
     try:
-        admit(strategy, build(task, Settings(sync_batchnorm=True)), [])
+        admit(strategy, build(task, StepSettings(sync_batchnorm=True)), [])
         taken = strategy.traits.shards_batch
     except mh.Refused:
         taken = False

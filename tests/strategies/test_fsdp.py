@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands.model.units import find_units
+from manyhands.model.fsdp_units import find_units
 from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import admit
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
+from manyhands.training.build import build
 from tests.conftest import MODELS, Tied, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import check_phases, check_state_travels, drive, furthest, reference
 
@@ -153,7 +154,7 @@ def test_refusals_name_the_reason() -> None:
 
 def test_ranks_on_devices_of_two_kinds_are_refused_before_any_starts() -> None:
     """It hung: torch's mesh is made for one kind, and the ranks of the other never came."""
-    job, strategy = build(make_task(), Settings()), make_strategy("fsdp", ranks=2)
+    job, strategy = build(make_task(), StepSettings()), make_strategy("fsdp", ranks=2)
     with pytest.raises(
         mh.Refused, match=r"fsdp needs ranks on one kind of device \(found cuda:0, cpu\); use --device cpu or"
     ):

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import manyhands as mh
 from manyhands.nn import SharedModel
-from tests.conftest import distance, make_task, mlp, quick_fit
+from tests.conftest import ROOT, distance, make_task, mlp, quick_fit
 from tests.strategies.driving import check_phases, furthest, halving
 from tests.strategies.sharing import (
     Normed,
@@ -132,10 +133,25 @@ def test_refusals() -> None:
         mh.Hogwild(ranks=0)
 
 
-def test_the_loop_written_by_hand_in_the_docs(tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "strategies" / "hogwild.md"
-    example = re.findall(r"^```py\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "by_hand.py").write_text(example[0])
+def loop_in_the_docs() -> str:
+    page = ROOT / "docs" / "strategies" / "hogwild.md"
+    return re.findall(r"^```py\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)[0]
+
+
+def test_the_loop_written_by_hand_in_the_docs() -> None:
+    """As two ranks run it, one after the other; in processes of their own: below."""
+    names: dict[str, Any] = {"__name__": "by_hand"}
+    exec(compile(loop_in_the_docs(), "hogwild.md", "exec"), names)
+    one = SharedModel(torch.nn.Linear(4, 1), ranks=2)
+    other = SharedModel(one.model, 2, one.tensors)
+    names["work"](0, one)
+    names["work"](1, other)
+    assert one.updates == 20
+
+
+@pytest.mark.soak  # three interpreters start
+def test_the_script_in_the_docs(tmp_path: Path) -> None:
+    (tmp_path / "by_hand.py").write_text(loop_in_the_docs())
     done = subprocess.run([sys.executable, "by_hand.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "20\n", done.stderr
 

@@ -11,7 +11,7 @@ import torch
 
 import manyhands as mh
 from manyhands.errors import PeerMissing
-from manyhands.world.health.process_lock import RecordLock
+from manyhands.world.health.process_lock import ProcessLock
 from manyhands.world.shared_memory import anonymous_file
 from tests.conftest import distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, check_state_travels, halving, reference
@@ -109,14 +109,14 @@ def test_a_failing_or_killed_rank_ends_the_run(nothing_left: None) -> None:
 def test_the_lock_of_a_killed_process_comes_free() -> None:
     fd = anonymous_file(64)
     code = (
-        "import sys, time; from manyhands.world.health.process_lock import RecordLock; "
-        f"RecordLock({fd}).acquire(); print('held', flush=True); time.sleep(60)"
+        "import sys, time; from manyhands.world.health.process_lock import ProcessLock; "
+        f"ProcessLock({fd}).acquire(); print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], pass_fds=[fd], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     with holder:
         assert holder.stdout.readline() == b"held\n"
-        lock = RecordLock(fd)
+        lock = ProcessLock(fd)
         assert not lock.try_acquire()
         with pytest.raises(PeerMissing, match="the lock did not come free: its holder is stuck"):
             lock.acquire(patience=0.2)

@@ -11,8 +11,9 @@ from torch import nn
 import manyhands as mh
 from manyhands.model import cut
 from manyhands.strategies import make_strategy
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.stages import forget_the_rest
+from manyhands.training.build import build
 from tests.conftest import MODELS, SAMPLES, distance, make_task, mlp, quick_fit
 from tests.strategies.cutting import (
     NAP_MS,
@@ -158,5 +159,5 @@ def test_it_prints_compares_and_says_what_each_rank_reads() -> None:
     strategy = make_strategy("mp:balance=2+3", 2)
     assert str(strategy) == "model_parallel:balance=2+3"
     assert strategy == mh.ModelParallel(ranks=2, balance=(2, 3))
-    job = build(make_task(), Settings())
+    job = build(make_task(), StepSettings())
     assert len(strategy.prepare(job)) == 2

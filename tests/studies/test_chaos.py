@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import manyhands as mh
+from manyhands.cli.tables import show_faults
 from manyhands.errors import BadInput
 from manyhands.strategies import make_strategy
-from manyhands.studies.chaos import FAULTS, KEYS, chaos, chaos_matrix, table
+from manyhands.studies.chaos import FAULTS, KEYS, chaos, chaos_matrix
 from manyhands.world.rank import Rank
 from tests.breakable import toy
 
@@ -99,14 +100,6 @@ def test_bad_input(keywords: dict[str, Any], message: str) -> None:
         break_it(toy(), "ddp", **{"ranks": 2, **keywords})
 
 
-def test_the_table_shows_every_result() -> None:
-    row = dict.fromkeys(KEYS)
-    row |= {"strategy": "ddp", "fault": "kill", "detected_seconds": 0.05, "weights_equal": True, "left_behind": []}
-    title, line = table([row]).splitlines()
-    assert title.split()[:5] == ["strategy", "fault", "rank", "step", "outcome"]
-    assert line.split() == ["ddp", "kill", "-", "-", "-", "0.05", "s", *["-"] * 4, "yes", "nothing"]
-
-
 class Strike:
     """Kills its rank some time after the first step, wherever it then is."""
 
@@ -164,7 +157,7 @@ def test_the_whole_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """No hang, nothing left behind; exact strategies end with the weights of the unbroken run."""
     results = chaos_matrix(mh.load_task("glyphs:train=2000,test=500"), ranks=2, threads=1, say=print)
     with capsys.disabled():
-        print("\n" + table(results))
+        show_faults(results)
     assert {result["fault"] for result in results} == set(FAULTS)
     for result in results:
         name = f"{result['strategy']} {result['fault']}"

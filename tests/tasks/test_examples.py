@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyhands.data.batches import make_source
+from manyhands.data.sources import make_source
 from manyhands.tasks import load_task
+from tests.conftest import ROOT
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def test_there_are_examples():

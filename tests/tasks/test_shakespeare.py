@@ -56,12 +56,12 @@ def test_it_learns(model: str):
     torch.manual_seed(0)
     net = task.model()
     optimizer = task.optimizer(net.named_parameters())
-    for batch in torch.randperm(len(inputs))[:180].split(6):
+    for batch in torch.randperm(len(inputs))[:90].split(6):
         optimizer.zero_grad()
         loss = task.loss(net(inputs[batch]), targets[batch])
         loss.backward()
         optimizer.step()
-    assert loss < 2.8  # it began at 4.2
+    assert loss < 3.4  # it began at 4.2
 
 
 def test_writing_draws_from_the_guesses():

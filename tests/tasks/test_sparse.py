@@ -41,19 +41,22 @@ def test_a_bad_number_of_features_is_refused():
         load_task("sparse:features=0")
 
 
-def test_as_good_as_scikit_learn():
+@pytest.mark.parametrize(
+    ("features", "train", "test"), [(2000, 8000, 2000), pytest.param(20_000, 60_000, 10_000, marks=pytest.mark.soak)]
+)
+def test_as_good_as_scikit_learn(features: int, train: int, test: int):
     linear_model = pytest.importorskip("sklearn.linear_model")
     from scipy.sparse import csr_matrix
 
     def matrix(inputs: dict[str, torch.Tensor]) -> csr_matrix:
         rows = torch.arange(len(inputs["values"])).repeat_interleave(sparse.MOST)
         places = rows.numpy(), inputs["features"].flatten().numpy()
-        return csr_matrix((inputs["values"].flatten().numpy(), places), shape=(len(inputs["values"]), 20_001))
+        return csr_matrix((inputs["values"].flatten().numpy(), places), shape=(len(inputs["values"]), features + 1))
 
-    task = load_task("sparse")
-    (inputs, labels), (test, truth) = task.train(), task.test()
+    task = load_task(f"sparse:features={features},train={train},test={test}")
+    (inputs, labels), (unseen, truth) = task.train(), task.test()
     reference = linear_model.LogisticRegression(max_iter=300).fit(matrix(inputs), labels.numpy())
-    wanted = reference.score(matrix(test), truth.numpy())
+    wanted = reference.score(matrix(unseen), truth.numpy())
 
     model = task.model()
     optimizer = task.optimizer(model.named_parameters())
@@ -65,5 +68,5 @@ def test_as_good_as_scikit_learn():
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        found = (model(test).argmax(1) == truth).float().mean().item()
+        found = (model(unseen).argmax(1) == truth).float().mean().item()
     assert found == pytest.approx(wanted, abs=0.01)

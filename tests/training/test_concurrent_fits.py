@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyhands.data.one_thread import alone
+from manyhands.data.process_state import alone
 from manyhands.record.run import weights_digest
 from manyhands.world.launch.by_value import by_value_copy
 from tests.conftest import make_task, quick_fit
@@ -45,15 +45,14 @@ def trained(fit: tuple[str, str, int]) -> str:
     return weights_digest(run.weights)
 
 
-def test_fits_in_threads_give_the_weights_they_give_one_after_another(nothing_left: None) -> None:
+def test_fits_in_threads_give_the_weights_they_give_one_after_another(nothing_left: None, two_threads: None) -> None:
     """48 fits in threads: 29 had other weights, 6 failed; tasks were exchanged while parcels were opened."""
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    threads = torch.get_num_threads()
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(trained, FITS))
     assert together == [trained(fit) for fit in FITS]
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
 
 
 def test_parcels_opened_in_threads_are_not_exchanged() -> None:

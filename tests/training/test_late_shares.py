@@ -95,7 +95,7 @@ def test_who_dies_last_leaves_its_shares_to_those_who_were_done() -> None:
     run = fit(toy(loss=BreakingLoss(sleep_and_die, call=3, rank=1)), "hogwild", ranks=2, on_death="continue")
     assert (run.status, run.steps, run.samples) == ("done", 16, 240)
     assert run.phases_ms is not None
-    assert run.phases_ms["wait"] > 10 * run.phases_ms["other"]  # the doctor once could take who waited there for stuck
+    assert run.phases_ms["wait"] > 10 * run.phases_ms["other"]  # who waited there could once be taken for stuck
 
 
 class TestBoard:

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -57,17 +58,28 @@ def hosts() -> Iterator[tuple[Host, Host]]:
             subprocess.run(["ip", "netns", "delete", host.space], capture_output=True, check=False)
 
 
-def train(hosts: tuple[Host, Host], port: int, *words: str) -> dict[str, object]:
-    """Train under torchrun on both hosts; the record that rank 0 prints."""
+def torchrun(hosts: tuple[Host, Host], number: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """The words before the command, and the environment, on one of the hosts."""
+    words = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number)]
+    return [*words, "--master-addr", hosts[0].address, "--master-port", str(port)], {}
+
+
+def environment(hosts: tuple[Host, Host], number: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """What torchrun tells its ranks, without torchrun: each host starts one interpreter instead of two."""
+    place = {"RANK": str(number), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    return [], {**place, "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(port)}
+
+
+def train(hosts: tuple[Host, Host], start: Callable[..., Any], port: int, *words: str) -> dict[str, object]:
+    """Train on both hosts; the record that rank 0 prints."""
     command = ["-m", "manyhands", "train", TASK, *words, "--max-steps", "5", "--device", "cpu", "--json", "--quiet"]
     processes = []
     for number, host in enumerate(hosts):
-        torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number)]
-        meeting = ["--master-addr", hosts[0].address, "--master-port", str(port)]
+        before, place = start(hosts, number, port)
         processes.append(
             subprocess.Popen(
-                ["ip", "netns", "exec", host.space, sys.executable, *torchrun, *meeting, *command],
-                env={**os.environ, "GLOO_SOCKET_IFNAME": host.cable, "OMP_NUM_THREADS": "1"},
+                ["ip", "netns", "exec", host.space, sys.executable, *before, *command],
+                env={**os.environ, **place, "GLOO_SOCKET_IFNAME": host.cable, "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -98,7 +110,7 @@ def check(record: dict[str, object]) -> None:
 @pytest.mark.netns
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
-    record = train(hosts, 29501, "pipeline")
+    record = train(hosts, environment, 29501, "pipeline")  # torchrun itself: below, and launch/test_processes.py
     check(record)
     assert record["exact"] is True
 
@@ -110,6 +122,7 @@ def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
     "words",
     [
         ["ddp"],
+        ["pipeline"],
         ["model_parallel"],
         ["hybrid:replicas=2,stages=1"],
         ["parameter_server", "--ranks", "1"],
@@ -119,7 +132,7 @@ def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
     ids=lambda words: words[0],
 )
 def test_every_strategy_that_shares_no_memory(hosts: tuple[Host, Host], words: list[str]) -> None:
-    check(train(hosts, 29502, *words))
+    check(train(hosts, torchrun, 29502, *words))
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "locked"])

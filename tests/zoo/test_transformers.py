@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import manyhands as mh
+from tests.conftest import importing
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (an extra for development)")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
@@ -63,6 +64,13 @@ def task_of(make: Callable[[Any], nn.Module]) -> mh.Task:
         optimizer=partial(torch.optim.SGD, lr=0.05),
         batch_size=8,
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_once() -> Iterator[None]:
+    """The library is large: by the fork server, not by every rank."""
+    with importing("transformers.models.gpt2.modeling_gpt2"):
+        yield
 
 
 def trained(task: mh.Task, strategy: str) -> mh.Run:

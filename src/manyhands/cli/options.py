@@ -15,15 +15,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cp
 BatchSize = Annotated[int | None, typer.Option(help="samples one step consumes over all ranks (default: the task's)")]
 MaxSteps = Annotated[int | None, typer.Option(help="end after this many steps")]
 Seed = Annotated[int | None, typer.Option(help="seed of weights, order and augmentation (default: the task's)")]
-RunDir = Annotated[Path | None, typer.Option(help="where to keep the run (default: runs/<date>-<task>-<strategy>)")]
 Target = Annotated[float | None, typer.Option(help="a test accuracy (0..1): show the seconds to reach it")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on standard output")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-Resume = Annotated[bool, typer.Option("--resume", help="continue from the last checkpoint in --run-dir")]
-CheckpointEvery = Annotated[str | None, typer.Option(help="steps between checkpoints (200), or seconds (30s)")]
-MaxRestarts = Annotated[int, typer.Option(help="restart failed ranks from the last checkpoint at most this often")]
-StallSeconds = Annotated[float | None, typer.Option(help="a rank without progress for this long has stalled")]
-OnDeath = Annotated[str, typer.Option(help="end, or continue without a dead rank (hogwild, async parameter_server)")]
 LoaderWorkers = Annotated[
     Any,
     typer.Option(
@@ -55,14 +49,42 @@ def fit_options(
     """What `fit` and the task are told; the names are those of their keywords."""
 
 
+def restart_options(
+    run_dir: Annotated[
+        Path | None, typer.Option(help="where to keep the run (default: runs/<date>-<task>-<strategy>)")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue from the last checkpoint in --run-dir")] = False,
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help="steps between checkpoints (200), or seconds (30s)")
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(help="restart failed ranks from the last checkpoint at most this often")
+    ] = 0,
+    stall_seconds: Annotated[
+        float | None, typer.Option(help="a rank without progress for this long has stalled")
+    ] = None,
+    on_death: Annotated[
+        str, typer.Option(help="end, or continue without a dead rank (hogwild, async parameter_server)")
+    ] = "end",
+) -> None:
+    """What `fit` is told about where a run is kept and what happens when it breaks."""
+
+
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def with_fit_options(command: Command) -> Command:
-    """Give a command the options above: they arrive in its `**chosen`, and stand between its arguments and its own."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
-    arguments = [given for given in own if isinstance(given.annotation.__metadata__[0], typer.models.ArgumentInfo)]
-    rest = [given for given in own if given not in arguments]
-    shared = inspect.signature(fit_options, eval_str=True).parameters.values()
-    command.__signature__ = inspect.Signature([*arguments, *shared, *rest])  # type: ignore[attr-defined]
-    return command
+def with_options(*groups: Callable[..., None]) -> Callable[[Command], Command]:
+    """Give a command the options above: they arrive in its `**chosen`, and stand between its arguments and its own.
+
+    typer reads options from signatures alone and has no way to share them, hence a signature made here.
+    """
+
+    def wrap(command: Command) -> Command:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
+        arguments = [given for given in own if isinstance(given.annotation.__metadata__[0], typer.models.ArgumentInfo)]
+        rest = [given for given in own if given not in arguments]
+        shared = [given for group in groups for given in inspect.signature(group, eval_str=True).parameters.values()]
+        command.__signature__ = inspect.Signature([*arguments, *shared, *rest])  # type: ignore[attr-defined]
+        return command
+
+    return wrap

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, get_type_hints
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from ..errors import BadInput
 from ..record.live import LIVE_FILE
 from ..record.run import RECORD_FILE, Run
 from ..record.untrusted import fits, read_json
+from .terminal import amount, console, phase_table, show_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 STALE_SECONDS = 10.0
@@ -46,7 +47,7 @@ def _written(file: Path) -> float:
 
 def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
     """Show the run until it ends, for at most `limit` seconds. Ctrl-C ends the watching, not the run."""
-    out = Console()
+    out = console()
     with Live(console=out, auto_refresh=False, transient=not out.is_terminal) as screen:
         try:
             ended = _follow(folder, out, screen, every, limit)
@@ -55,8 +56,6 @@ def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
     if not ended:
         print("no longer watching; the run goes on", file=sys.stderr)
     elif (folder / RECORD_FILE).is_file():
-        from .terminal import show_run
-
         show_run(Run.load(folder, weights=False))
 
 
@@ -112,12 +111,14 @@ def _read(folder: Path) -> State | None:
 def picture(state: State, width: int = WIDEST) -> Group:
     """Progress, the loss so far, where the time goes, and what each rank is at."""
     step, steps = state["step"] or 0, state["steps"] or 1
-    ranks = f"{state['ranks']} rank{'s' * (state['ranks'] != 1)}"
     rate = state["samples_per_second"]
     speed = f", {rate:,.0f} samples/s" if rate else ""
-    done = _blocks(width, step / steps)
-    lines = [
-        Text(f"{state['task']} · {state['strategy']} · {ranks} on {state['device']}", style="bold"),
+    done = round(width * min(1.0, max(0.0, step / steps)))
+    lines: list[RenderableType] = [
+        Text(
+            f"{state['task']} · {state['strategy']} · {amount(state['ranks'], 'rank')} on {state['device']}",
+            style="bold",
+        ),
         Text(f"step {step:,} of {steps:,}, epoch {state['epoch']} of {state['epochs']}{speed}"),
         Text(f"{'━' * done}{'─' * (width - done)}"),
     ]
@@ -127,20 +128,13 @@ def picture(state: State, width: int = WIDEST) -> Group:
     for epoch, accuracy in state["tested"][-3:]:
         if accuracy is not None:
             lines.append(Text(f"epoch {epoch}: test accuracy {100 * accuracy:.2f} %"))
-    total = sum(state["phases_ms"].values()) or 1.0
-    for name, value in list(state["phases_ms"].items())[:MOST_LINES]:
-        if value > 0.005 * total:
-            lines.append(Text(f"{name:<13} {value:8.2f} ms {'█' * _blocks(30, value / total)}"))
+    lines.append(phase_table(dict(list(state["phases_ms"].items())[:MOST_LINES])))
     for rank, at_step, phase in (state["beats"] or [])[:MOST_LINES]:
         lines.append(Text(f"rank {rank}: step {at_step}, {phase}"))
     silent = time.time() - state["time"]
     if silent > STALE_SECONDS:
         lines.append(Text(f"nothing heard for {silent:.0f} s", style="bold"))
     return Group(*lines)
-
-
-def _blocks(width: int, share: float) -> int:
-    return round(width * min(1.0, max(0.0, share)))
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

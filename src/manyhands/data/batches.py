@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
 
-from ..errors import BadInput
 from . import nest
 from .keys import sample_keys
-from .loading import Auto, DatasetSource, Loading, Requests
-from .order import Order, Shard, Step
+from .loading import Auto, DatasetSource, Loading
+from .order import Order, PlannedStep, Shard
+from .sources import Source, TensorSource
 from .stream import ENDLESS, Part, StreamSource
 
 BLOCK_BYTES, MOST_STEPS = 1 << 20, 64  # what is gathered at a time from tensors in memory
@@ -38,9 +37,10 @@ class Batch:
     input: Any
     target: Any
     count: int  # samples of this rank
-    step: Step
+    step: PlannedStep
     keys: Tensor | None = None
     own: bool = True  # of this rank's own share; else it is made for another rank
+    given_away: bool = False  # another rank makes this share: there is nothing to do but to move on
 
     @property
     def weight(self) -> float:
@@ -50,99 +50,6 @@ class Batch:
     @property
     def update(self) -> bool:
         return self.step.update
-
-
-class Source(Protocol):
-    """Where samples come from."""
-
-    def __len__(self) -> int: ...
-    def gather(self, indices: Tensor) -> tuple[Any, Any]: ...
-
-
-class TensorSource:
-    """Samples in memory: nests of tensors whose first dimension counts samples."""
-
-    def __init__(self, input: Any, target: Any):
-        self.input, self.target = input, target
-        self._samples = nest.count(input)
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def gather(self, indices: Tensor, input: bool = True, target: bool = True, pinned: bool = False) -> tuple[Any, Any]:
-        """Rows by index; in pinned memory, which torch keeps and hands out again, where a GPU will copy them."""
-
-        def rows(tensor: Tensor) -> Tensor:
-            if not pinned or tensor.device.type != "cpu":
-                return tensor.index_select(0, indices)
-            into = torch.empty((len(indices), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-            return torch.index_select(tensor, 0, indices, out=into)
-
-        return nest.each(self.input, rows) if input else None, nest.each(self.target, rows) if target else None
-
-    def slice(self, start: int, stop: int) -> tuple[Any, Any]:
-        """A stretch of samples without copying (evaluation)."""
-        return nest.rows(self.input, start, stop), nest.rows(self.target, start, stop)
-
-
-def make_source(data: Any, collate: Callable[[list[Any]], Any] | None, field: str) -> Source:
-    """Wrap what the user gave as `train` or `test`."""
-    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data, Dataset):
-        return _tensor_source(data[0], data[1], field)
-    if isinstance(data, torch.utils.data.TensorDataset) and len(data.tensors) == 2 and collate is None:
-        return _tensor_source(data.tensors[0], data.tensors[1], field)
-    if isinstance(data, IterableDataset):
-        return _stream_source(data, collate, field)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor):
-        if len(data) == 0:
-            raise BadInput(f"task.{field} holds no samples (length 0)")
-        return DatasetSource(data, collate)
-    raise BadInput(f"task.{field} must be (inputs, targets), a Dataset or a factory (found {type(data).__name__})")
-
-
-def _stream_source(data: IterableDataset, collate: Callable[[list[Any]], Any] | None, field: str) -> Source:
-    source = StreamSource(data, collate)
-    if len(source) == 0:
-        raise BadInput(f"task.{field} holds no samples (length 0)")
-    if source.endless and field == "test":
-        raise BadInput("task.test is a stream that does not say where it ends; give it a __len__")
-    return source
-
-
-def _tensor_source(input: Any, target: Any, field: str) -> Source:
-    samples = None
-    for part, value in (("inputs", input), ("targets", target)):
-        found = False
-        for tensor in nest.leaves(nest_of_arrays(value)):
-            found = True
-            if tensor.dim() == 0:
-                raise BadInput(
-                    f"task.{field} {part} hold a tensor without dimensions; the first one must count samples"
-                )
-            if samples is None:
-                samples = int(tensor.shape[0])
-            elif tensor.shape[0] != samples:
-                raise BadInput(
-                    f"task.{field} lengths differ: {samples} and {tensor.shape[0]} ({part}); every tensor needs one row a sample"
-                )
-        if not found:
-            raise BadInput(f"task.{field} {part} hold no tensor (found {type(value).__name__})")
-    if samples == 0:
-        raise BadInput(f"task.{field} holds no samples (length 0)")
-    return TensorSource(nest_of_arrays(input), nest_of_arrays(target))
-
-
-def nest_of_arrays(value: Any) -> Any:
-    """numpy arrays become tensors over the same memory."""
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    if isinstance(value, dict):
-        return {key: nest_of_arrays(item) for key, item in value.items()}
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(nest_of_arrays(item) for item in value)
-    return value
 
 
 class Batches:
@@ -165,7 +72,6 @@ class Batches:
     ):
         self.source, self.order, self.shard, self.keyed = source, order, shard, keyed and shard.input
         self.pinned, self._tell, self._told = pinned, tell, False
-        self._requests = Requests(order, shard)
         self._auto: Auto | None = None
         self._loading: Loading | None = None
         if isinstance(source, DatasetSource | StreamSource):
@@ -199,7 +105,7 @@ class Batches:
         assert isinstance(self.source, TensorSource)
         steps = self.order.steps(epoch, first)
         while block := list(islice(steps, self._steps_at_a_time)):
-            chosen, counts = zip(*map(self._requests.filled, block), strict=True)
+            chosen, counts = zip(*(self.order.filled(step, self.shard) for step in block), strict=True)
             indices = torch.cat(chosen)
             input, target = self.source.gather(indices, self.shard.input, self.shard.target, self.pinned)
             keys = sample_keys(self.order.seed, epoch, indices) if self.keyed else None
@@ -242,7 +148,7 @@ class Batches:
             waited = monotonic_ns() - asked
             yield Batch(input, target, count, step, keys)
 
-    def _by(self, workers: int, parts: Iterator[Part], step: Step) -> Iterator[Part]:
+    def _by(self, workers: int, parts: Iterator[Part], step: PlannedStep) -> Iterator[Part]:
         """The same parts from `step` on, by another number of workers."""
         assert self._loading is not None
         if workers == self._loading.workers:
@@ -258,11 +164,11 @@ class Batches:
             self._tell(f"task.train ended after {part.ended:,} samples{promised}; it was read again from its start")
         return nest.pair(part.collated)
 
-    def _counted(self, step: Step) -> tuple[Tensor | None, int]:
+    def _counted(self, step: PlannedStep) -> tuple[Tensor | None, int]:
         """Keys and number of this rank's samples; those of a stream are numbered as they come."""
         if isinstance(self.source, StreamSource):
             start, stop = self.shard.bounds(step.total)
             indices, count = torch.arange(step.start + start, step.start + max(stop, start + 1)), stop - start
         else:
-            indices, count = self._requests.filled(step)
+            indices, count = self.order.filled(step, self.shard)
         return sample_keys(self.order.seed, step.epoch, indices) if self.keyed else None, count

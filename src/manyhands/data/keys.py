@@ -30,6 +30,17 @@ def sample_keys(seed: int, epoch: int, indices: Tensor) -> Tensor:
     return as_tensor(_mix(as_array(indices.to(torch.int64)) * GOLDEN + _epoch_base(seed, epoch)))
 
 
+def one_key(seed: int, epoch: int, index: int) -> int:
+    """The key of one sample as a number."""
+    return _block_of_keys(seed, epoch, index // 256)[index % 256]
+
+
+@lru_cache(maxsize=16)
+def _block_of_keys(seed: int, epoch: int, block: int) -> list[int]:
+    """One call costs as much as many."""
+    return sample_keys(seed, epoch, torch.arange(block * 256, (block + 1) * 256)).tolist()
+
+
 def stream(keys: Tensor, number: int) -> Tensor:
     """Other keys for the same samples: an augmentation made of several gives each a stream of its own.
 

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from . import nest
 from .keys import sample_keys
-from .order import Order, Shard, Step
-from .random_state import seed_generators
+from .order import Order, Shard
+from .process_state import seed_generators
 from .stream import Part, StreamSource
 
 PIPE_BYTES = 512 << 10  # larger batches go through shared memory
@@ -65,14 +65,9 @@ class Requests:
         self.order, self.shard = order, shard
         self.epoch = self.first = 0
 
-    def filled(self, step: Step) -> tuple[Tensor, int]:
-        """Indices, and how many count: an empty shard borrows the first sample of the global batch."""
-        indices = self.order.indices(step, self.shard)
-        return (indices, len(indices)) if len(indices) else (self.order.indices(step)[:1], 0)
-
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for step in self.order.steps(self.epoch, self.first):
-            indices, _ = self.filled(step)
+            indices, _ = self.order.filled(step, self.shard)
             yield indices, sample_keys(self.order.seed, self.epoch, indices)
 
     def __len__(self) -> int:

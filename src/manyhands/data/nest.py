@@ -1,7 +1,7 @@
-"""Nests of tensors: a tensor, or tuples, lists, mappings and dataclasses of them, however deep.
+"""Nests of tensors: a tensor, or tuples, lists, slices, mappings and dataclasses of them, however deep.
 
 What is made from a nest keeps its types: a named tuple stays one, and so does a mapping or dataclass of the user's own.
-Everything that is not one of these is a leaf and is handed on as it is.
+Everything that is not one of these is a leaf and is handed on as it is. All code that walks through nests does it here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from torch import Size, Tensor
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from ..errors import BadInput
 
@@ -24,25 +25,31 @@ class Leaf:
 
 def children(value: Any) -> list[Any] | None:
     """What a nest holds, one level down; None for a leaf."""
-    if isinstance(value, Mapping):
-        return list(value.values())
+    if isinstance(value, Tensor | Leaf):  # most are: asked first
+        return None
     if isinstance(value, tuple | list) and not isinstance(value, Size):
         return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | Leaf):
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, slice):
+        return [value.start, value.stop, value.step]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     return None
 
 
 def rebuilt(value: Any, items: list[Any]) -> Any:
-    """A nest like `value` that holds other items."""
-    if isinstance(value, Mapping):
-        return _mapping(value, dict(zip(value, items, strict=True)))
+    """A nest like `value` that holds other items; torch.fx's immutable lists and dictionaries become plain ones."""
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
             return type(value)(*items)
         return tuple(items) if type(value) is tuple else type(value)(items)
     if isinstance(value, list):
-        return items if type(value) is list else type(value)(items)
+        return items if type(value) in (list, immutable_list) else type(value)(items)
+    if isinstance(value, Mapping):
+        return _mapping(value, dict(zip(value, items, strict=True)))
+    if isinstance(value, slice):
+        return slice(*items)
     made = copy.copy(value)  # not made anew: a constructor may do more than to store, or ask for less
     for field, item in zip(dataclasses.fields(value), items, strict=True):
         object.__setattr__(made, field.name, item)  # frozen ones too
@@ -50,7 +57,7 @@ def rebuilt(value: Any, items: list[Any]) -> Any:
 
 
 def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    if type(value) is dict:
+    if type(value) in (dict, immutable_dict):
         return items
     if not isinstance(value, MutableMapping):
         return type(value)(items)  # type: ignore[call-arg]
@@ -94,11 +101,16 @@ def opaque(value: Any) -> Any | None:
 
 
 def _hides(leaf: Any, depth: int) -> bool:
+    inside = list(items(attributes(leaf))) if depth else []
+    return any(isinstance(item, Tensor) or _hides(item, depth - 1) for item in inside)
+
+
+def attributes(leaf: Any) -> list[Any]:
+    """What an object of a class of its own holds; nothing for classes, functions and other things that can be called."""
+    if isinstance(leaf, type) or callable(leaf):
+        return []
     names = [*getattr(leaf, "__dict__", ()), *getattr(type(leaf), "__slots__", ())]
-    if isinstance(leaf, type) or callable(leaf) or not names or not depth:
-        return False
-    held = list(items([getattr(leaf, name, None) for name in names]))
-    return any(isinstance(item, Tensor) or _hides(item, depth - 1) for item in held)
+    return [getattr(leaf, name, None) for name in names]
 
 
 def rows(value: Any, start: int, stop: int) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +46,12 @@ class Shard:
         return int(edges[self.index]), int(edges[self.index + 1])
 
 
-class Step(NamedTuple):
-    """One step of the plan: which samples, and how they weigh in the update they belong to."""
+class PlannedStep(NamedTuple):
+    """One step of a fit as it is planned: which samples, and how they weigh in the update they belong to."""
 
     epoch: int  # from 0
     number: int  # step within the epoch, from 0
+    before: int  # steps of the whole fit before this one
     start: int  # where the global batch begins in the epoch's permutation
     total: int  # samples of the global batch
     group_total: int  # samples of all batches accumulated into one update
@@ -73,7 +75,7 @@ class Order:
     def updates_per_epoch(self) -> int:
         return -(-self.steps_per_epoch // self.accumulate)
 
-    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, first: int = 0) -> Iterator[PlannedStep]:
         """The steps of an epoch, from step `first` on."""
         per_epoch = self.steps_per_epoch
         for number in range(first, per_epoch):
@@ -81,23 +83,44 @@ class Order:
             group = number // self.accumulate
             group_start = group * self.accumulate * self.batch_size
             group_end = min((group + 1) * self.accumulate * self.batch_size, self.samples)
-            yield Step(
+            yield PlannedStep(
                 epoch,
                 number,
+                epoch * per_epoch + number,
                 start,
                 min(self.batch_size, self.samples - start),
                 group_end - group_start,
                 (number + 1) % self.accumulate == 0 or number + 1 == per_epoch,
             )
 
-    def indices(self, step: Step, shard: Shard = Shard()) -> Tensor:  # noqa: B008 (a frozen value)
+    def epochs(self, done: int, total: int) -> Iterator[list[PlannedStep]]:
+        """The steps of a fit after the first `done` and up to `total`, an epoch at a time."""
+        while done < total:
+            steps = list(islice(self.steps(*divmod(done, self.steps_per_epoch)), total - done))
+            yield steps
+            done += len(steps)
+
+    def at(self, index: int) -> PlannedStep:
+        """One step of the fit, counted from 0."""
+        return next(self.steps(*divmod(index, self.steps_per_epoch)))
+
+    def samples_up_to(self, step: PlannedStep) -> int:
+        """Samples of the whole fit behind all ranks after this step."""
+        return step.epoch * self.samples + step.start + step.total
+
+    def indices(self, step: PlannedStep, shard: Shard = Shard()) -> Tensor:  # noqa: B008 (a frozen value)
         """The samples of one step that belong to a shard."""
         if shard.fixed:
             return self._fixed_indices(step, shard)
         start, stop = shard.bounds(step.total)
         return permutation(self.samples, self.seed, step.epoch)[step.start + start : step.start + stop]
 
-    def _fixed_indices(self, step: Step, shard: Shard) -> Tensor:
+    def filled(self, step: PlannedStep, shard: Shard) -> tuple[Tensor, int]:
+        """Indices, and how many count: an empty shard borrows the first sample of the global batch."""
+        indices = self.indices(step, shard)
+        return (indices, len(indices)) if len(indices) else (self.indices(step)[:1], 0)
+
+    def _fixed_indices(self, step: PlannedStep, shard: Shard) -> Tensor:
         """A rank that owns its part of the data spreads it over the steps of the epoch."""
         first, last = shard.bounds(self.samples)
         own = permutation(last - first, self.seed, step.epoch) + first

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from . import nest
-from .batches import Batch, Source, TensorSource
+from .batches import Batch
 from .keys import sample_keys
-from .order import Order, Shard, Step, permutation
+from .order import Order, PlannedStep, Shard, permutation
+from .sources import Source, TensorSource
 
 SHARE_OF_FREE = 0.4  # of the device's free memory; the rest is the model's and its activations'
 
@@ -56,11 +57,11 @@ class Resident:
         for step in self.order.steps(epoch, first):
             yield Batch(None, None, self._counts[step.number], step)
 
-    def count_of(self, step: Step) -> int:
+    def count_of(self, step: PlannedStep) -> int:
         """How many samples of a step are this rank's."""
         return self._counts[step.number]
 
-    def start_of(self, step: Step) -> int:
+    def start_of(self, step: PlannedStep) -> int:
         """The row of `indices` where a step's samples begin."""
         return self._starts[step.number]
 
@@ -90,15 +91,9 @@ class Resident:
 
     def _of_epoch(self, epoch: int) -> Tensor:
         if self.shard.fixed:
-            return torch.cat(self._parts(epoch))
+            return torch.cat([self.order.filled(step, self.shard)[0] for step in self.order.steps(epoch)])
         shuffled = permutation(self.order.samples, self.order.seed, epoch)
         return shuffled if self._places is None else shuffled[self._places]
-
-    def _parts(self, epoch: int) -> list[Tensor]:
-        """The samples of each step; an empty shard borrows the first sample of the global batch."""
-        steps = list(self.order.steps(epoch))
-        own = [self.order.indices(step, self.shard) for step in steps]
-        return [part if len(part) else self.order.indices(step)[:1] for part, step in zip(own, steps, strict=True)]
 
     def _places_in_order(self) -> Tensor | None:
         """Where this rank's samples stand in the permutation of any epoch; None where it reads them all."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from ..errors import BadInput
-from .order import Order, Shard, Step
+from .order import Order, Shard
 
 
 class ShardSampler(Sampler[list[int]]):
@@ -51,14 +51,13 @@ class ShardSampler(Sampler[list[int]]):
         epoch, first = self.epoch, self.first
         self.epoch, self.first = epoch + 1, 0
         for step in self.order.steps(epoch, first):
-            mine = self.order.indices(step, self.shard)
-            yield (mine if len(mine) else self.order.indices(step)[:1]).tolist()
+            yield self.order.filled(step, self.shard)[0].tolist()
 
     def __len__(self) -> int:
         return self.order.steps_per_epoch - self.first
 
     def weight(self, step: int) -> float:
         """The share of this rank's mean loss in the mean over the whole batch of a step, counted within the epoch."""
-        planned: Step = next(self.order.steps(0, step % self.order.steps_per_epoch))
+        planned = self.order.at(step % self.order.steps_per_epoch)
         start, stop = self.shard.bounds(planned.total)
         return (stop - start) / planned.total

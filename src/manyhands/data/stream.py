@@ -18,16 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from ..errors import BadInput
 from . import nest
-from .keys import sample_keys
+from .keys import one_key
 from .order import Order, Shard
-from .random_state import seed_generators
+from .process_state import seed_generators
 
 ENDLESS = 1 << 60  # the samples of a stream that does not say: more than anybody reads
 
@@ -77,9 +75,8 @@ class StreamSource:
         random does it anew each epoch, and alike everywhere.
         """
         reading = _Reading(self.dataset)
-        seeds = _batch_seeds(order.seed, epoch)
         for step in order.steps(epoch):
-            seed_generators(next(seeds))
+            seed_generators(one_key(order.seed, epoch, step.number))
             samples = reading.take(step.total)
             if step.number >= first:
                 start, stop = shard.bounds(step.total)
@@ -123,11 +120,3 @@ def length(dataset: IterableDataset) -> int | None:
     except (TypeError, NotImplementedError):
         return None
     return samples
-
-
-def _batch_seeds(seed: int, epoch: int) -> Iterator[int]:
-    """A seed for each batch, made some hundred at a time: one call costs as much as many."""
-    start = 0
-    while True:
-        yield from sample_keys(seed, epoch, torch.from_numpy(np.arange(start, start + 256))).tolist()
-        start += 256

@@ -1,7 +1,8 @@
 """Models looked into: what their layers cost, and where to cut them."""
 
+from .cut_model import Cut
+from .layer_costs import Layer, profile
 from .partition import cut
-from .profile import Layer, profile
-from .stage import Cut, Stage
+from .stage import Stage
 
 __all__ = ["Cut", "Layer", "Stage", "cut", "profile"]

@@ -26,7 +26,7 @@ BY_NUMBER = (  # of torch's own: every number is updated by itself, and rounding
 
 
 @dataclass(frozen=True)
-class Manner:
+class OptimizerTraits:
     """How an optimizer treats its parameters."""
 
     joins_rows: bool = False  # the update of a row depends on the other rows of its tensor
@@ -105,7 +105,7 @@ def _required(step: Callable[..., object]) -> str | None:
 # ---------------------------------------------------------------- how it treats its parameters
 
 
-def manner(task: Task, trained: Named) -> Manner:
+def optimizer_traits(task: Task, trained: Named) -> OptimizerTraits:
     """Found by trying small tensors of the parameters' names: whole, in halves, one by one, and slightly changed.
 
     An optimizer that cannot be tried so (it wants sparse gradients, say) counts as one that updates number by number.
@@ -113,14 +113,14 @@ def manner(task: Task, trained: Named) -> Manner:
     try:
         whole = _Tried(task, trained)
         if type(whole.optimizer) in BY_NUMBER:
-            return Manner()
+            return OptimizerTraits()
         halves = [_Tried(task, trained, rows=rows).result for rows in (slice(0, 16), slice(16, 32))]
         singles = [_Tried(task, [one]).result[0] for one in trained] if len(trained) > 1 else whole.result
         changed = _Tried(task, trained, noise=1e-4).result
     except Exception:
-        return Manner()
+        return OptimizerTraits()
     together = [torch.cat(pair) for pair in zip(*halves, strict=True)]
-    return Manner(
+    return OptimizerTraits(
         joins_rows=_apart(whole.result, together) > 1e-4,
         joins_tensors=_apart(whole.result, singles) > 1e-4,
         amplifies=_apart(_moved(whole, whole.result), _moved(whole, changed)) > 1e-3,

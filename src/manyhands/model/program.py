@@ -1,13 +1,13 @@
-"""A model as a program: the list of steps its forward takes, which may be cut between any two of them.
+"""A model as a program: the list of operations its forward takes, which may be cut between any two of them.
 
-Values are numbered: first the tensors of the input, then the result of each step. A step reads values and tensors of
-the model (parameters, buffers). Modules are called whole and by their own names, so train and eval mode, hooks and
-moves between devices work in a piece of the program as they do in the model.
+Values are numbered: first the tensors of the input, then the result of each operation. An operation reads values and
+tensors of the model (parameters, buffers). Modules are called whole and by their own names, so train and eval mode,
+hooks and moves between devices work in a piece of the program as they do in the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -23,20 +23,20 @@ from ..data import nest
 
 @dataclass(frozen=True, slots=True)
 class Value(nest.Leaf):
-    """Stands, in the arguments of a step, for an input or for the result of an earlier step."""
+    """Stands, in the arguments of an operation, for an input or for the result of an earlier operation."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute(nest.Leaf):
-    """Stands, in the arguments of a step, for a tensor of the model."""
+    """Stands, in the arguments of an operation, for a tensor of the model."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Step:
+class Operation:
     """One call: of a module of the model, of a function, or of a tensor's method."""
 
     name: str
@@ -48,17 +48,36 @@ class Step:
 
     def reads(self) -> set[int]:
         """The numbers of the values it uses."""
-        return {item.number for item in held((self.args, self.kwargs)) if isinstance(item, Value)}
+        return {item.number for item in nest.items((self.args, self.kwargs)) if isinstance(item, Value)}
 
-    @cached_property
-    def input(self) -> int | None:
-        """The number of the one value that a module is called with, as most are; None where there is more to it."""
-        simple = self.kind == "module" and self.grad and len(self.args) == 1 and not self.kwargs
-        return self.args[0].number if simple and isinstance(self.args[0], Value) else None
+    def run(self, root: nn.Module, values: Mapping[int, Any]) -> Any:
+        """Its result, where `root` has the model's modules and tensors under their names."""
+
+        def fill(item: Any) -> Any:
+            if isinstance(item, Value):
+                return values[item.number]
+            return attrgetter(item.name)(root) if isinstance(item, Attribute) else item
+
+        args, kwargs = nest.over(self.args, fill), nest.over(self.kwargs, fill)
+        if self.kind == "module":
+            function = attrgetter(self.target)(root)
+        elif self.kind == "method":
+            function, args = getattr(args[0], self.target), args[1:]
+        else:
+            function = self.target
+        if self.grad or not torch.is_grad_enabled():
+            return function(*args, **kwargs)
+        with torch.no_grad():
+            return function(*args, **kwargs)
 
     def attributes(self) -> set[str]:
         """The tensors of the model it uses by itself; a module it calls has more."""
-        return {item.name for item in held((self.args, self.kwargs)) if isinstance(item, Attribute)}
+        return {item.name for item in nest.items((self.args, self.kwargs)) if isinstance(item, Attribute)}
+
+    def uses(self, model: nn.Module) -> set[str]:
+        """The names of all parameters and buffers it uses, those of a module it calls too."""
+        called = attrgetter(self.target)(model) if self.kind == "module" else nn.Module()
+        return self.attributes() | {f"{self.target}.{name}" for name, _ in tensors(called)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +101,24 @@ class Stuck(nest.Leaf):
 
 def form(value: Any) -> Any:
     """The nest `value` with its tensors as Form, its numbers as their types, and what cannot travel as Stuck."""
-
-    def of(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return Form(tuple(leaf.shape), leaf.dtype)
-        if isinstance(leaf, bool | int | float):
-            return type(leaf)
-        return leaf if leaf is None or isinstance(leaf, str) else Stuck(type(leaf).__name__)
-
-    # a packed sequence keeps one of its tensors on the CPU whatever the device, so it does not travel
-    return Stuck(type(value).__name__) if isinstance(value, PackedSequence) else _formed(value, of)
-
-
-def _formed(value: Any, of: Callable[[Any], Any]) -> Any:
+    if isinstance(value, PackedSequence):  # it keeps one of its tensors on the CPU whatever the device
+        return Stuck(type(value).__name__)
     inner = nest.children(value)
-    return of(value) if inner is None else nest.rebuilt(value, [form(item) for item in inner])
+    if inner is not None:
+        return nest.rebuilt(value, [form(item) for item in inner])
+    if isinstance(value, Tensor):
+        return Form(tuple(value.shape), value.dtype)
+    if isinstance(value, bool | int | float):
+        return type(value)
+    return value if value is None or isinstance(value, str) else Stuck(type(value).__name__)
 
 
 class Mould:
-    """Makes a nest of the user's own type (a dataclass, a mapping) around what is in it; a step of its own."""
+    """Makes a nest of the user's own type (a dataclass, a mapping) around what is in it; an operation of its own."""
 
     def __init__(self, like: Any):
         self.like = nest.over(like, lambda _: None)
-        self.__name__ = type(like).__name__.lower()  # what fx names the step by
+        self.__name__ = type(like).__name__.lower()  # what fx names the operation by
         self.__module__ = type(like).__module__
 
     def __call__(self, *items: Any) -> Any:
@@ -119,93 +133,47 @@ class Mould:
 
 @dataclass(frozen=True)
 class Program:
-    """The steps of one model, and what its values looked like for the example it was traced with."""
+    """The operations of one model, and what its values looked like for the example it was traced with."""
 
-    inputs: Any  # the nest the model takes, a Value for each tensor
-    steps: tuple[Step, ...]
+    operations: tuple[Operation, ...]
     output: Any  # the nest the model returns, a Value for each result
     forms: tuple[Any, ...]  # of each value
     constants: Mapping[str, Tensor] = field(default_factory=dict)  # tensors the forward refers to but the model lacks
-    mutations: tuple[tuple[int, int], ...] = ()  # (value, step): the step writes into the value
+    mutations: tuple[tuple[int, int], ...] = ()  # (value, operation): the operation writes into the value
     written: frozenset[str] = frozenset()  # tensors of the model that the forward writes (BatchNorm's statistics)
     hidden: Mapping[str, str] = field(default_factory=dict)  # modules taken whole, and why where they had to be
 
     @property
     def first(self) -> int:
-        """The number of the first step's value: those of the inputs come before."""
-        return len(self.forms) - len(self.steps)
+        """The number of the first operation's value: those of the inputs come before."""
+        return len(self.forms) - len(self.operations)
 
     @cached_property
     def computes(self) -> list[bool]:
-        """For each step whether it makes tensors; others ask for sizes, check them or take tuples apart."""
+        """For each operation whether it makes tensors; others ask for sizes, check them or take tuples apart."""
         return [
-            step.target not in (getitem, getattr)
-            and not isinstance(step.target, Mould)
+            operation.target not in (getitem, getattr)
+            and not isinstance(operation.target, Mould)
             and any(isinstance(leaf, Form) for leaf in nest.items(made))
-            for step, made in zip(self.steps, self.forms[self.first :], strict=True)
+            for operation, made in zip(self.operations, self.forms[self.first :], strict=True)
         ]
+
+    @property
+    def layer_names(self) -> list[str]:
+        """The names of the operations that compute."""
+        return [item.name for item, computes in zip(self.operations, self.computes, strict=True) if computes]
 
     @cached_property
     def readers(self) -> dict[int, int]:
-        """For each value the last step that reads it; len(steps) stands for the output."""
-        last = {number: index for index, step in enumerate(self.steps) for number in step.reads()}
-        last.update({item.number: len(self.steps) for item in held(self.output) if isinstance(item, Value)})
+        """For each value the last operation that reads it; len(operations) stands for the output."""
+        last = {number: index for index, operation in enumerate(self.operations) for number in operation.reads()}
+        last.update({item.number: len(self.operations) for item in nest.items(self.output) if isinstance(item, Value)})
         return last
 
     def alive(self, position: int) -> list[int]:
-        """The values made before the step at `position` that are read at or after it."""
+        """The values made before the operation at `position` that are read at or after it."""
         made = self.first + position
         return sorted(value for value, reader in self.readers.items() if value < made and reader >= position)
-
-
-def held(args: Any) -> Iterator[Any]:
-    """Everything the arguments of a step hold, in order."""
-    if isinstance(args, tuple | list):
-        for item in args:
-            yield from held(item)
-    elif isinstance(args, dict):
-        yield from held(list(args.values()))
-    elif isinstance(args, slice):
-        yield from held([args.start, args.stop, args.step])
-    else:
-        yield args
-
-
-def replace(args: Any, fill: Callable[[Any], Any]) -> Any:
-    """The arguments of a step with `fill` applied to everything they hold."""
-    if isinstance(args, tuple):
-        items = [replace(item, fill) for item in args]
-        return type(args)(*items) if hasattr(args, "_fields") else tuple(items)
-    if isinstance(args, list):
-        return [replace(item, fill) for item in args]
-    if isinstance(args, dict):
-        return {key: replace(item, fill) for key, item in args.items()}
-    if isinstance(args, slice):
-        return slice(replace(args.start, fill), replace(args.stop, fill), replace(args.step, fill))
-    return fill(args)
-
-
-def call(step: Step, root: nn.Module, values: Mapping[int, Any]) -> Any:
-    """The result of a step, where `root` has the model's modules and tensors under their names."""
-    if step.input is not None:
-        return attrgetter(step.target)(root)(values[step.input])
-
-    def fill(item: Any) -> Any:
-        if isinstance(item, Value):
-            return values[item.number]
-        return attrgetter(item.name)(root) if isinstance(item, Attribute) else item
-
-    args, kwargs = replace(step.args, fill), replace(step.kwargs, fill)
-    if step.kind == "module":
-        function = attrgetter(step.target)(root)
-    elif step.kind == "method":
-        function, args = getattr(args[0], step.target), args[1:]
-    else:
-        function = step.target
-    if step.grad or not torch.is_grad_enabled():
-        return function(*args, **kwargs)
-    with torch.no_grad():
-        return function(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -218,8 +186,8 @@ class Wire:
     def pack(self, value: Any) -> list[Tensor]:
         if isinstance(self.form, Form):
             return [value]
-        forms, leaves = nest.items(self.form), nest.items(value)
-        travels = [leaf for leaf, form in zip(leaves, forms, strict=True) if isinstance(form, Form | type)]
+        pairs = zip(nest.items(value), nest.items(self.form), strict=True)
+        travels = [leaf for leaf, form in pairs if isinstance(form, Form | type)]
         return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in travels]
 
     def unpack(self, tensors: Iterator[Tensor]) -> Any:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from torch import Tensor, nn
 
-from ..data.random_state import seeded
+from ..data.process_state import seeded
 from ..errors import BadInput
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.one_thread import alone
+from ..data.process_state import alone
 
 TESTED = (2, 15)  # the newest torch that the whole suite has passed with: `make test-newest`
 

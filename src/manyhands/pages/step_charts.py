@@ -4,75 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..record.run import PHASES
-from .canvas import LEGEND, MUTED, PATTERNS, SURFACE, Chart, Series, phase_marker, rows_figure, short
+from ..record.run import PHASES, Run
+from .chart import (
+    MUTED,
+    NARROW_LEGEND,
+    PATTERNS,
+    SURFACE,
+    Chart,
+    Drawing,
+    Series,
+    chart,
+    phase_marker,
+    rows_figure,
+    short,
+)
 from .figures import largest_phase, number, percent, phase_times
 
-OVERLAPPED = "overlapped"
 STEPS = 3  # about so many steps a timeline shows
+Phases = dict[str, float]
 
 
-def phases_chart(shown: Sequence[Series]) -> Chart:
+def _phases(run: Run) -> Phases:
+    times = phase_times(run.phases_ms)
+    return times if sum(times.values()) > 0 else {}
+
+
+@chart("phases", "Where a step's time goes", _phases, "No run recorded the phases of its steps.")
+def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
     """Where a step's time goes: the phases of every run, stacked."""
-    title, key = "Where a step's time goes", "phases"
-    runs = [(item, times) for item in shown if sum((times := phase_times(item.run.phases_ms)).values()) > 0]
-    if not runs:
-        return Chart(key, title, "No run recorded the phases of its steps.")
-    used = [phase for phase in PHASES if any(times[phase] for _, times in runs)]
-    longest = max(sum(times.values()) for _, times in runs)
+    used = [phase for phase in PHASES if any(times[phase] for _, times in found)]
+    longest = max(sum(times.values()) for _, times in found)
     fig = rows_figure(
-        title,
-        40 * len(runs),
+        40 * len(found),
         {"title": "milliseconds per step"},
-        [item.tick for item, _ in runs],
+        [item.tick for item, _ in found],
         barmode="stack",
-        legend={**LEGEND, "entrywidth": 90},
+        legend=NARROW_LEGEND,
     )
     for phase in used:
-        values = [times[phase] for _, times in runs]
+        values = [times[phase] for _, times in found]
         fig.add_bar(
             x=[short(value) for value in values],
-            y=list(range(len(runs))),
+            y=list(range(len(found))),
             orientation="h",
             width=0.62,
             marker=phase_marker(phase),
-            text=[f"{value:.1f}" if value > longest / 12 and not _hatched(phase) else "" for value in values],
+            text=[f"{value:.1f}" if value > longest / 12 and not PATTERNS[phase] else "" for value in values],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
             constraintext="none",
             textfont={"color": SURFACE},
             name=phase,
-            customdata=[[item.safe, percent(times[phase] / sum(times.values()))] for item, times in runs],
+            customdata=[[item.safe, percent(times[phase] / sum(times.values()))] for item, times in found],
             hovertemplate="%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
         )
-    if any(_hidden(item) for item, _ in runs):
-        fig.add_bar(**_overlapped(runs))
-    rows = [
-        [item.name, *(f"{times[phase]:.2f}" for phase in used), f"{sum(times.values()):.2f}", _hidden_text(item)]
-        for item, times in runs
-    ]
-    headings = ("strategy", *used, "step", "hidden")
-    return Chart(key, title, _phases_caption([item for item, _ in runs]), fig, len(fig.data), headings, rows)
+    hiding = [(row, item, times) for row, (item, times) in enumerate(found) if _hidden(item)]
+    if hiding:
+        _add_hidden(fig, hiding)
+    rows = []
+    for item, times in found:
+        hidden = number(item.run.overlapped_communication_ms)
+        figures = [*(times[phase] for phase in used), sum(times.values())]
+        rows.append([item.name, *(f"{value:.2f}" for value in figures), "-" if hidden is None else f"{hidden:.2f}"])
+    return Drawing(fig, _phases_caption([item for item, _ in found]), ("strategy", *used, "step", "hidden"), rows)
 
 
-def _overlapped(runs: Sequence[tuple[Series, dict[str, float]]]) -> dict[str, Any]:
+def _add_hidden(fig: Any, hiding: Sequence[tuple[int, Series, Phases]]) -> None:
     """Hidden communication as a thin bar under the backward it ran behind: it adds nothing to the step."""
-    rows = [(row, item, times) for row, (item, times) in enumerate(runs) if _hidden(item)]
     before = PHASES[: PHASES.index("backward")]
-    return {
-        "x": [short(_hidden(item)) for _, item, _ in rows],
-        "y": [row + 0.4 for row, _, _ in rows],
-        "base": [short(sum(times[phase] for phase in before)) for _, _, times in rows],
-        "orientation": "h",
-        "width": 0.14,
-        "marker": phase_marker("communication"),
-        "name": OVERLAPPED,
-        "customdata": [item.safe for _, item, _ in rows],
-        "hovertemplate": "communication behind backward: %{x:.3~g} ms<extra>%{customdata}</extra>",
-    }
+    fig.add_bar(
+        x=[short(_hidden(item)) for _, item, _ in hiding],
+        y=[row + 0.4 for row, _, _ in hiding],
+        base=[short(sum(times[phase] for phase in before)) for _, _, times in hiding],
+        orientation="h",
+        width=0.14,
+        marker=phase_marker("communication"),
+        name="overlapped",
+        customdata=[item.safe for _, item, _ in hiding],
+        hovertemplate="communication behind backward: %{x:.3~g} ms<extra>%{customdata}</extra>",
+    )
 
 
 def _hidden(item: Series) -> float:
@@ -80,161 +93,146 @@ def _hidden(item: Series) -> float:
 
 
 def _phases_caption(shown: Sequence[Series]) -> str:
-    parts = []
-    for item in shown:
-        largest = largest_phase(item.run)
-        if largest and item.run.strategy != "single":
-            parts.append(f"{item.name} {largest[0]} {percent(largest[1])}")
-    caption = "Means over ranks. A step is one batch over all ranks under every strategy, so the bars may be compared. "
-    if parts:
-        caption += f"Largest phase: {'; '.join(parts)}. "
+    strategies = [item for item in shown if item.run.strategy != "single"]
+    largest = [f"{item.name} {top[0]} {percent(top[1])}" for item in strategies if (top := largest_phase(item.run))]
     hidden = [f"{item.name} {_hidden(item):.2f} ms" for item in shown if _hidden(item)]
+    sampled = {item.name: item.run.phases_source for item in shown if item.run.phases_source not in (None, "measured")}
+    caption = [
+        "Means over ranks. A step is one batch over all ranks under every strategy, so the bars may be compared."
+    ]
+    if largest:
+        caption.append(f"Largest phase: {'; '.join(largest)}.")
     if hidden:
-        caption += (
-            f"A thin bar is communication hidden behind backward, which costs the step nothing: {'; '.join(hidden)}. "
-        )
-    sampled = [item.name for item in shown if item.run.phases_source not in (None, "measured")]
+        thin = "A thin bar is communication hidden behind backward, which costs the step nothing"
+        caption.append(f"{thin}: {'; '.join(hidden)}.")
     if sampled:
-        sources = {str(item.run.phases_source) for item in shown if item.name in sampled}
-        caption += f"Not measured in every step: {', '.join(sampled)} ({'; '.join(sorted(sources))}). "
-    return caption.strip()
+        sources = "; ".join(sorted(set(map(str, sampled.values()))))
+        caption.append(f"Not measured in every step: {', '.join(sampled)} ({sources}).")
+    return " ".join(caption)
 
 
-def _hidden_text(item: Series) -> str:
-    value = number(item.run.overlapped_communication_ms)
-    return f"{value:.2f}" if value is not None else "-"
+class Span(NamedTuple):
+    """What a rank did for a while; times in milliseconds."""
 
-
-def _hatched(phase: str) -> bool:
-    return bool(PATTERNS[PHASES.index(phase)])
+    rank: int
+    step: int
+    phase: str
+    start: float
+    end: float
 
 
 def timelines(shown: Sequence[Series]) -> list[Chart]:
     """What every rank did, moment by moment, in a few steps: one chart a run, each on its own scale."""
-    found = [(index, item, spans) for index, item in enumerate(shown) if (spans := _spans(item))]
-    if not found:
-        return [Chart("timeline", "Timeline", "No run kept a timeline of its steps.")]
-    return [_timeline(f"timeline-{index + 1}", item, spans) for index, item, spans in found]
+    return [
+        Chart(f"timeline-{index + 1}", f"Timeline: {item.name}", "", _timeline(item, spans))
+        for index, item in enumerate(shown)
+        if (spans := _spans(item.run))
+    ] or [Chart("timeline", "Timeline", "No run kept a timeline of its steps.")]
 
 
-Span = tuple[int, int, str, float, float]  # rank, step, phase, start and end in milliseconds
-
-
-def _spans(item: Series) -> list[Span]:
+def _spans(run: Run) -> list[Span]:
     """Every span kept, in the order of ranks and times."""
-    spans: list[Span] = []
-    for entry in item.run.timeline or []:
-        rank, step = number(entry.get("rank")), number(entry.get("step"))
-        start, end = number(entry.get("start_ms")), number(entry.get("end_ms"))
-        if rank is None or step is None or start is None or end is None or end < start:
-            continue
-        phase = entry.get("phase")
-        spans.append((int(rank), int(step), phase if phase in PHASES else "other", start, end))
-    return sorted(spans, key=lambda span: (span[0], span[3]))
+    spans = []
+    for entry in run.timeline or []:
+        rank, step, start, end = (number(entry.get(key)) for key in ("rank", "step", "start_ms", "end_ms"))
+        if rank is not None and step is not None and start is not None and end is not None and end >= start:
+            phase = entry.get("phase")
+            spans.append(Span(int(rank), int(step), phase if phase in PHASES else "other", start, end))
+    return sorted(spans, key=lambda span: (span.rank, span.start))
 
 
-def _step_starts(spans: Sequence[Span]) -> dict[tuple[int, int], float]:
-    starts: dict[tuple[int, int], float] = {}
-    for rank, step, _, start, _ in spans:
-        starts[rank, step] = min(start, starts.get((rank, step), start))
-    return starts
+def _timeline(item: Series, everything: Sequence[Span]) -> Drawing:
+    begin, finish = _window(everything)
+    spans = [span for span in everything if span.end > begin and span.start < finish]
+    ranks = sorted({span.rank for span in spans})
+    steps = [span.step for span in spans]
+    used = [phase for phase in PHASES if any(span.phase == phase for span in spans)]
+    who = {rank: _who(item.run, rank) for rank in ranks}
+    fig = rows_figure(
+        46 * len(ranks),
+        {"title": "milliseconds", "range": [0, short(finish - begin)]},
+        list(who.values()),
+        barmode="overlay",
+        legend=NARROW_LEGEND,
+    )
+    hidden = _behind(spans)
+    for phase in used:
+        mine = [(span, index in hidden) for index, span in enumerate(spans) if span.phase == phase]
+        fig.add_bar(
+            base=[short(max(span.start, begin) - begin) for span, _ in mine],
+            x=[short(min(span.end, finish) - max(span.start, begin)) for span, _ in mine],
+            y=[ranks.index(span.rank) + (0.33 if thin else 0) for span, thin in mine],
+            width=[0.16 if thin else 0.46 for _, thin in mine],
+            orientation="h",
+            marker={**phase_marker(phase), "line": {"width": 0}},
+            name=phase,  # below, the whole length of a span, also of one that is cut at the edge of the chart
+            customdata=[[f"{span.end - span.start:.3g}", who[span.rank], span.step] for span, _ in mine],
+            hovertemplate="%{fullData.name}: %{customdata[0]} ms<extra>%{customdata[1]}, step %{customdata[2]}</extra>",
+        )
+    _add_step_marks(fig, everything, ranks, begin, finish)
+    caption = f"Steps {min(steps)} to {max(steps)}; a stroke marks where a rank begins a step."
+    if hidden:
+        caption += " Thin bars ran at the same time as the thick ones above them: overlapped."
+    totals = {(rank, phase): 0.0 for rank in ranks for phase in used}
+    for span in spans:
+        totals[span.rank, span.phase] += span.end - span.start
+    rows = [[who[rank], *(f"{totals[rank, phase]:.2f}" for phase in used)] for rank in ranks]
+    return Drawing(fig, caption, ("ms in", *used), rows)
 
 
 def _window(spans: Sequence[Span]) -> tuple[float, float]:
     """A stretch of about `STEPS` steps in which every rank was recorded: ranks that do not wait for each other
     pass the same steps at different times. The last such stretch, where there is any; else everything."""
-    ranks = {rank for rank, *_ in spans}
-    first = max(min(start for rank, _, _, start, _ in spans if rank == one) for one in ranks)
-    last = min(max(end for rank, _, _, _, end in spans if rank == one) for one in ranks)
+    ranks = {span.rank for span in spans}
+    first = max(min(span.start for span in spans if span.rank == rank) for rank in ranks)
+    last = min(max(span.end for span in spans if span.rank == rank) for rank in ranks)
     if last <= first:
-        return min(span[3] for span in spans), max(span[4] for span in spans)
-    starts = sorted(_step_starts(spans).values())
-    ends = {(rank, step): end for rank, step, _, _, end in spans}  # spans come in the order of time
-    length = STEPS * median(ends[key] - start for key, start in _step_starts(spans).items())
-    begin = max(first, last - length)
-    return max((start for start in starts if first <= start <= begin), default=begin), last
+        return min(span.start for span in spans), max(span.end for span in spans)
+    starts = _step_starts(spans)
+    ends = {(span.rank, span.step): span.end for span in spans}  # spans come in the order of time
+    begin = max(first, last - STEPS * median(ends[key] - start for key, start in starts.items()))
+    return max((start for start in starts.values() if first <= start <= begin), default=begin), last
 
 
-def _timeline(key: str, item: Series, everything: Sequence[Span]) -> Chart:
-    begin, finish = _window(everything)
-    spans = [span for span in everything if span[4] > begin and span[3] < finish]
-    ranks = sorted({rank for rank, *_ in spans})
-    steps = sorted({step for _, step, *_ in spans})
-    used = [phase for phase in PHASES if any(span[2] == phase for span in spans)]
-    title = f"Timeline: {item.name}"
-    fig = rows_figure(
-        title,
-        46 * len(ranks),
-        {"title": "milliseconds", "range": [0, short(finish - begin)]},
-        [_who(item, rank) for rank in ranks],
-        tops=[place - 0.31 for place in range(len(ranks))],
-        barmode="overlay",
-        legend={**LEGEND, "entrywidth": 90},
-    )
-    hidden = _behind(spans)
-    for phase in used:
-        mine = [index for index, span in enumerate(spans) if span[2] == phase]
-        fig.add_bar(
-            base=[short(max(spans[index][3], begin) - begin) for index in mine],
-            x=[short(min(spans[index][4], finish) - max(spans[index][3], begin)) for index in mine],
-            y=[ranks.index(spans[index][0]) + (0.33 if index in hidden else 0) for index in mine],
-            width=[0.16 if index in hidden else 0.46 for index in mine],
-            orientation="h",
-            marker={**phase_marker(phase), "line": {"width": 0}},
-            name=phase,
-            customdata=[_hover(item, spans[index]) for index in mine],
-            hovertemplate="%{fullData.name}: %{customdata[0]} ms<extra>%{customdata[1]}, step %{customdata[2]}</extra>",
-        )
-    fig.add_scatter(**_step_marks(everything, ranks, begin, finish))
-    caption = f"Steps {steps[0]} to {steps[-1]}; a stroke marks where a rank begins a step."
-    if hidden:
-        caption += " Thin bars ran at the same time as the thick ones above them: overlapped."
-    totals = {
-        rank: {phase: sum(end - start for r, _, p, start, end in spans if (r, p) == (rank, phase)) for phase in used}
-        for rank in ranks
-    }
-    rows = [[_who(item, rank), *(f"{totals[rank][phase]:.2f}" for phase in used)] for rank in ranks]
-    return Chart(key, title, caption, fig, len(used), ("ms in", *used), rows)
+def _step_starts(spans: Sequence[Span]) -> dict[tuple[int, int], float]:
+    starts: dict[tuple[int, int], float] = {}
+    for span in spans:
+        starts.setdefault((span.rank, span.step), span.start)  # spans come in the order of time
+    return starts
 
 
-def _hover(item: Series, span: Span) -> list[Any]:
-    """The whole length of a span, also of one that is cut at the edge of the chart."""
-    rank, step, _, start, end = span
-    return [f"{end - start:.3g}", _who(item, rank), step]
-
-
-def _who(item: Series, rank: int) -> str:
+def _who(run: Run, rank: int) -> str:
     """Processes beyond the ranks do not train: they serve."""
-    ranks = item.run.ranks or rank + 1
+    ranks = run.ranks or rank + 1
     return f"rank {rank}" if rank < ranks else f"server {rank - ranks}"
 
 
 def _behind(spans: Sequence[Span]) -> set[int]:
     """Spans that run while their rank does something else too: they get a thin bar of their own.
     Communication gives way to work, since that is what it is hidden behind."""
-    order = sorted(range(len(spans)), key=lambda index: (spans[index][2] == "communication", spans[index][3]))
-    busy: dict[int, list[tuple[float, float]]] = {}
+    order = sorted(range(len(spans)), key=lambda index: (spans[index].phase == "communication", spans[index].start))
+    busy: dict[int, list[Span]] = {}
     hidden = set()
     for index in order:
-        rank, _, _, start, end = spans[index]
-        taken = busy.setdefault(rank, [])
-        if any(start < other_end - 1e-3 and other_start < end - 1e-3 for other_start, other_end in taken):
+        span = spans[index]
+        taken = busy.setdefault(span.rank, [])
+        if any(span.start < other.end - 1e-3 and other.start < span.end - 1e-3 for other in taken):
             hidden.add(index)
         else:
-            taken.append((start, end))
+            taken.append(span)
     return hidden
 
 
-def _step_marks(spans: Sequence[Span], ranks: Sequence[int], begin: float, finish: float) -> dict[str, Any]:
-    begins = _step_starts(spans)
-    marks = [(rank, step, start) for (rank, step), start in begins.items() if rank in ranks and begin <= start < finish]
-    return {
-        "x": [short(start - begin) for _, _, start in marks],
-        "y": [ranks.index(rank) for rank, _, _ in marks],
-        "mode": "markers",
-        "marker": {"symbol": "line-ns", "size": 30, "line": {"color": MUTED, "width": 2}},
-        "showlegend": False,
-        "cliponaxis": False,
-        "customdata": [step for _, step, _ in marks],
-        "hovertemplate": "step %{customdata} begins at %{x:.3~g} ms<extra></extra>",
-    }
+def _add_step_marks(fig: Any, spans: Sequence[Span], ranks: Sequence[int], begin: float, finish: float) -> None:
+    starts = _step_starts(spans)
+    marks = [(rank, step, start) for (rank, step), start in starts.items() if rank in ranks and begin <= start < finish]
+    fig.add_scatter(
+        x=[short(start - begin) for _, _, start in marks],
+        y=[ranks.index(rank) for rank, _, _ in marks],
+        mode="markers",
+        marker={"symbol": "line-ns", "size": 30, "line": {"color": MUTED, "width": 2}},
+        showlegend=False,
+        cliponaxis=False,
+        customdata=[step for _, step, _ in marks],
+        hovertemplate="step %{customdata} begins at %{x:.3~g} ms<extra></extra>",
+    )

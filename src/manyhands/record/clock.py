@@ -28,7 +28,7 @@ from .run import PHASES
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 OTHER = NUMBER["other"]
 _IDLE = (NUMBER["communication"], NUMBER["wait"])
-_BEAT_STEP, _BEAT_PHASE, _BEAT_SINCE = 0, 1, 2  # cells of a heartbeat row (world/health/heartbeats.py)
+BEAT_STEP, BEAT_PHASE, BEAT_SINCE, BEAT_CELLS = range(4)  # what a clock writes at the beginning of a heartbeat row
 TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
 _TRACE_LIMIT = 4000
 
@@ -44,7 +44,7 @@ class Clock:
         self.steps = 0
         self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
         self.late: int = 0  # how long others had waited for this rank at synchronisation points
-        self._beat: MutableSequence[int] | memoryview = [0, 0, 0]
+        self._beat: MutableSequence[int] | memoryview = [0] * BEAT_CELLS
         self._scratch = [0] * len(PHASES)
         self._into = self._scratch
         self._phase = OTHER
@@ -76,8 +76,8 @@ class Clock:
         self._phase = number
         self._since = now
         beat = self._beat
-        beat[_BEAT_PHASE] = number
-        beat[_BEAT_SINCE] = now
+        beat[BEAT_PHASE] = number
+        beat[BEAT_SINCE] = now
         return last
 
     @contextmanager
@@ -148,7 +148,7 @@ class Clock:
         self._tracing = False
 
     def begin_step(self) -> None:
-        self._beat[_BEAT_STEP] = self.steps + 1  # people count from one
+        self._beat[BEAT_STEP] = self.steps + 1  # people count from one
         self._tracing = self.steps in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT
         self._switch(NUMBER["load"])
 
@@ -163,8 +163,8 @@ class Clock:
 
     def say(self, number: int) -> None:
         """Tell the watchers of a state that is no phase of a step (start-up, evaluation, end)."""
-        self._beat[_BEAT_PHASE] = number
-        self._beat[_BEAT_SINCE] = monotonic_ns()
+        self._beat[BEAT_PHASE] = number
+        self._beat[BEAT_SINCE] = monotonic_ns()
 
     @property
     def step(self) -> int:

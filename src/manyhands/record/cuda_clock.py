@@ -23,7 +23,7 @@ from time import monotonic_ns
 
 import torch
 
-from .clock import _BEAT_PHASE, _BEAT_SINCE, _TRACE_LIMIT, NUMBER, OTHER, TRACED_STEPS, Clock
+from .clock import _TRACE_LIMIT, BEAT_PHASE, BEAT_SINCE, BEAT_STEP, NUMBER, OTHER, TRACED_STEPS, Clock
 from .run import PHASES
 
 READ_AT = 512  # marks that may wait to be read
@@ -61,8 +61,8 @@ class CudaClock(Clock):
             self._mark(self._event(), last)
         self._phase = number
         beat = self._beat
-        beat[_BEAT_PHASE] = number
-        beat[_BEAT_SINCE] = monotonic_ns()
+        beat[BEAT_PHASE] = number
+        beat[BEAT_SINCE] = monotonic_ns()
         return last
 
     def since(self, phase: str, when: int) -> None:
@@ -104,7 +104,7 @@ class CudaClock(Clock):
         self._running = False
 
     def begin_step(self) -> None:
-        self._beat[0] = self.steps + 1  # people count from one
+        self._beat[BEAT_STEP] = self.steps + 1  # people count from one
         number = self.steps - self._first
         self._marking = number < FIRST_MARKED or number % MARKED_EVERY == 0
         self._switch(NUMBER["load"])

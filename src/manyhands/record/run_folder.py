@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import BadInput
-from ..training.checkpoints.checkpoint import FOLDER
 from .live import LIVE_FILE
 from .run import RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE
 from .whole_file import PART
 
 LOCK = ".running"
+CHECKPOINTS = "checkpoints"  # the folder of them, inside the run folder
 
 
 @contextlib.contextmanager
@@ -39,11 +39,11 @@ def held(run_dir: str | os.PathLike[str] | None) -> Iterator[None]:
 
 def _sweep(folder: Path) -> None:
     """Remove what a process that was killed while it wrote has left; nobody writes now."""
-    for old in (folder / FOLDER).glob(".step-*.old"):
+    for old in (folder / CHECKPOINTS).glob(".step-*.old"):
         published = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if not published.exists():  # killed between taking the old one away and publishing the new one
             os.rename(old, published)
-    for part in (folder / FOLDER).glob(".step-*"):
+    for part in (folder / CHECKPOINTS).glob(".step-*"):
         shutil.rmtree(part, ignore_errors=True)
     for name in (RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE, LIVE_FILE):
         with contextlib.suppress(OSError):

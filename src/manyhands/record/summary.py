@@ -72,13 +72,19 @@ def _per_step(item: dict[str, Any], nanoseconds: float) -> dict[str, float]:
 
 def merge_losses(figures: Sequence[dict[str, Any]], steps: int) -> list[float | None]:
     """The global mean loss of each step: sums over ranks divided by the samples behind them."""
-    sums, counts = np.zeros(steps), np.zeros(steps)
+    sums, counts = sum_losses(figures, 0, steps)
+    return [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
+
+
+def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Losses and samples of each step from `first` up to `steps`, summed over ranks."""
+    sums, counts = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64)
     for item in figures:
         for step, mean, count in item["losses"]:
-            if count and step < steps:
-                sums[step] += mean * count
-                counts[step] += count
-    return [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
+            if count and first <= step < steps:
+                sums[step - first] += mean * count
+                counts[step - first] += count
+    return sums, counts
 
 
 def _step_durations(training: Sequence[dict[str, Any]]) -> np.ndarray:

@@ -206,7 +206,7 @@ def exactness(strategy: Strategy, job: Job) -> tuple[bool, str | None]:
 
 def _objection(traits: Traits, job: Job) -> str | None:
     found, parts = job.proof, "chunk" if traits.chunks_batch else "rank"
-    if job.manner.amplifies:
+    if job.optimizer_traits.amplifies:
         return "the optimizer amplifies rounding: sums in another order end in other weights"
     if found.random:
         return f"{found.random}: every {parts} draws its own"

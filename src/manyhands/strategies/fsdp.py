@@ -28,14 +28,15 @@ import torch
 from torch import Tensor, nn
 
 from ..data import nest
+from ..data.process_state import seeded
 from ..errors import BadInput
+from ..model.fsdp_units import find_units
 from ..model.optimizers import stand_in
-from ..model.units import find_units
 from ..world.default_ranks import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker, refuse
-from .job import Job, seeded, trained_parameters
+from .job import Job, trained_parameters
 from .pieces.batchnorm import share_batchnorm
 from .pieces.optimizer_state import change_state
 from .pieces.rank_model import place_model, spread_over_devices
@@ -86,7 +87,7 @@ class FSDP(Strategy):
 
     def _check_shards(self, job: Job) -> None:
         """What needs whole parameters: some optimizers, hooks, and a forward pass that writes them."""
-        if job.manner.joins_rows or job.manner.joins_tensors:
+        if job.optimizer_traits.joins_rows or job.optimizer_traits.joins_tensors:
             raise refuse(self, "updates shards of the parameters, but this optimizer looks at them together; use ddp")
         if any(isinstance(module, torch.jit.ScriptModule) for module in job.model.modules()):
             raise refuse(self, "wraps the modules of a model, which scripted ones do not allow; use ddp")

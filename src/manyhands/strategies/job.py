@@ -1,4 +1,4 @@
-"""Job: a task made ready for one fit. Factories called under the seed, data opened, everything checked.
+"""Job: a task made ready for one fit, with the settings of its steps and what is known of it before the start.
 
 A job is what strategies see. It is built once, in the caller's process, and travels to the ranks by value,
 so every rank starts from equal weights and the caller's own model is never touched.
@@ -8,43 +8,73 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
-from ..data.batches import Source, make_source
 from ..data.order import Order
-from ..data.random_state import seeded
+from ..data.sources import Source
 from ..data.stream import StreamSource
 from ..errors import BadInput
-from ..model.optimizers import Manner, check_optimizer, manner
+from ..model.optimizers import OptimizerTraits
 from ..model.recipe import Recipe
 from ..model.torch_internals import BATCHNORMS
 from ..task import Task
-from ..training.proof.proof import Proof
 from ..world.launch.by_value import by_value_copy
 
 PRECISIONS = ("fp32", "bf16")
-REFER_TO_MODEL = ("loss", "optimizer", "schedule", "augment", "metrics", "sample")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The options of one fit that change what a step computes."""
+class StepSettings:
+    """What a step computes, beyond the task: checked when it is made."""
 
     accumulate: int = 1
     clip: float | None = None
     precision: str = "fp32"
     sync_batchnorm: bool = False
-    epochs: int = 1
+    epochs: int | None = None  # None: the task's
     max_steps: int | None = None
     loader_workers: int | str | None = None
     capture: str = "auto"
     compile: bool = False
     fuse: bool = True  # one kernel for the whole update, where torch has one
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "epochs", "max_steps"):
+            check_count(name, getattr(self, name))
+        workers = self.loader_workers
+        counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
+        if workers not in (None, "auto") and not counted:
+            raise BadInput(f'loader_workers must be 0 or more, or "auto" (found {workers!r})')
+        if self.precision not in PRECISIONS:
+            raise BadInput(f'no precision named "{self.precision}"; there are: {", ".join(PRECISIONS)}')
+        if self.clip is not None and not self.clip > 0:
+            raise BadInput(f"clip must be above 0 (found {self.clip!r})")
+        if self.capture not in ("auto", "off"):
+            raise BadInput(f'capture must be "auto" or "off" (found {self.capture!r})')
+
+
+def check_count(name: str, value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found. Sentences say what is wrong and where; None means that nothing was."""
+
+    random: str | None = None  # where random numbers are drawn that change the loss
+    mixed: str | None = None  # why the parts of a batch do not come to the same as the whole
+    state: str | None = None  # what the forward pass keeps between batches
+    follows_batch: bool = False  # ... and that it depends on the samples
+    divides: str | None = None  # why a part of a batch cannot be computed at all
+    writes: tuple[str, ...] = ()  # parameters that the forward pass writes
+    unused: frozenset[str] = frozenset()  # trained parameters that some of the passes did not reach
+    coarse: str | None = None  # the 16-bit type that the forward pass computes in
+    reseeds: bool = False  # Python's or numpy's generator is drawn from: it must be seeded for each step
+    unchecked: str | None = None  # why there is no proof
 
 
 @dataclass
@@ -56,12 +86,16 @@ class Job:
     train: Source
     test: Source | None
     order: Order
-    settings: Settings
+    settings: StepSettings
     proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
-    manner: Manner = field(default_factory=Manner)  # and about the optimizer
+    optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> int:
+        return self.settings.epochs or self.task.epochs
 
     @property
     def total_updates(self) -> int:
@@ -71,11 +105,11 @@ class Job:
         """
         if self.endless:
             return -(-self.total_steps // self.settings.accumulate)
-        return self.settings.epochs * self.order.updates_per_epoch
+        return self.epochs * self.order.updates_per_epoch
 
     @property
     def total_steps(self) -> int:
-        whole = self.settings.epochs * self.order.steps_per_epoch
+        whole = self.epochs * self.order.steps_per_epoch
         return whole if self.settings.max_steps is None else min(whole, self.settings.max_steps)
 
     @property
@@ -115,81 +149,6 @@ class Job:
         vars(self).update(state)
         if isinstance(self.model, Recipe):
             self.model = self.model.make().train()
-
-
-def build(task: Task, settings: Settings) -> Job:
-    """Call the factories, open the data and refuse what cannot be trained."""
-    if not isinstance(task, Task):
-        raise BadInput(f"a Task is needed to train (found {type(task).__name__}); see manyhands.Task")
-    with seeded(task.seed):
-        task, model = _build_model(task)
-        train = make_source(_made(task.train, "train"), task.collate, "train")
-        test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
-    order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
-    job = Job(task, model.train(), train, test, order, settings)
-    _check_layouts(model)
-    check_optimizer(task, trained_parameters(model), job.total_updates)
-    job.manner = manner(task, trained_parameters(model))
-    return job
-
-
-def _check_layouts(model: nn.Module) -> None:
-    """What cannot be laid into shared memory and files is refused before a rank trips over it."""
-    held = chain(model.named_parameters(), model.named_buffers())
-    sparse = next((name for name, tensor in held if tensor.layout != torch.strided), None)
-    if sparse is not None:
-        raise BadInput(
-            f'the model\'s "{sparse}" is a sparse tensor, which ranks cannot share; register it dense and call '
-            "to_sparse() in the forward pass"
-        )
-
-
-def check_length(job: Job) -> None:
-    """How many steps there are must be known before the first: a stream may not say."""
-    if not isinstance(job.train, StreamSource):
-        return
-    epochs, workers = job.settings.epochs, job.settings.loader_workers
-    if job.endless and job.settings.max_steps is None:
-        raise BadInput(
-            "task.train is a stream without a length, so nobody knows how many steps an epoch has; "
-            "give max_steps (--max-steps), or give it a __len__ (samples of an epoch)"
-        )
-    if job.endless and epochs > 1:
-        raise BadInput(
-            f"task.train is a stream without a length, so {epochs} epochs cannot be told apart; "
-            "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples of an epoch)"
-        )
-    if isinstance(workers, int) and workers > 1:
-        raise BadInput(f"a stream is read by one worker process a rank (loader_workers: {workers}); use 0, 1 or auto")
-
-
-def _build_model(task: Task) -> tuple[Task, nn.Module]:
-    """The model, and the task around it. One that was given is copied together with what may refer to it."""
-    if isinstance(task.model, nn.Module):
-        try:
-            model, changes = by_value_copy((task.model, {name: getattr(task, name) for name in REFER_TO_MODEL}))
-        except Exception as problem:
-            kind, reason = type(task.model).__name__, str(problem).strip().splitlines()[0]
-            raise BadInput(
-                f"task.model ({kind}) cannot be sent to the ranks ({reason}); "
-                "give the function that makes it instead of the model: model=make_model"
-            ) from problem
-        return task.replace(model=model, **changes), model
-    model = task.model()
-    if not isinstance(model, nn.Module):
-        raise BadInput(f"task.model made a {type(model).__name__}, not a torch.nn.Module")
-    return task, model
-
-
-def _made(data: Any, name: str) -> Any:
-    if callable(data) and not isinstance(data, Dataset | tuple | list):
-        try:
-            return data()
-        except BadInput:
-            raise
-        except Exception as problem:
-            raise BadInput(f"task.{name} failed to make its data: {type(problem).__name__}: {problem}") from problem
-    return data
 
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

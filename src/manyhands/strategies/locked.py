@@ -30,7 +30,7 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
-from ..world.health.process_lock import RecordLock
+from ..world.health.process_lock import ProcessLock
 from ..world.health.waiting import Bell, wait_until
 from ..world.rank import Rank
 from ..world.shm.group_memory import fence
@@ -113,7 +113,7 @@ class LockWorker(SharedWorker):
 
     def __init__(self, job: Job, rank: Rank, scale: str, whole: bool):
         super().__init__(job, rank, scale)
-        self._lock, self._whole = RecordLock(rank.board.fd), whole
+        self._lock, self._whole = ProcessLock(rank.board.fd), whole
 
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None

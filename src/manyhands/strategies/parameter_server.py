@@ -106,7 +106,7 @@ class ParameterServer(Strategy):
                 self,
                 "has no step in which all ranks meet, which sync_batchnorm needs; use ddp, or locked with mode=turns",
             )
-        if self.servers > 1 and (job.manner.joins_rows or job.manner.joins_tensors):
+        if self.servers > 1 and (job.optimizer_traits.joins_rows or job.optimizer_traits.joins_tensors):
             raise refuse(
                 self,
                 "splits the parameters over servers, but this optimizer updates them together "

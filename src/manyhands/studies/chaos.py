@@ -29,10 +29,11 @@ import psutil
 
 from ..errors import BadInput, RankFailed, Refused, did_you_mean
 from ..record.run import Run
+from ..record.run_folder import CHECKPOINTS
 from ..strategies import TABLE, make_strategy
 from ..strategies.contract import Strategy, processes
 from ..task import Task
-from ..training.checkpoints.checkpoint import FOLDER, published
+from ..training.checkpoints.checkpoint import published
 from ..training.fit import fit
 from ..world.launch.by_value import pack, unpack
 from ..world.rank import Rank
@@ -166,7 +167,7 @@ def chaos(
         options |= {"on_death": "continue" if chosen.traits.survives else "end"}
         options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
         every = int(options["checkpoint_every"])
-        planned = Fault(fault, rank, step, str(Path(folder) / FOLDER), (step - 1) // every * every, os.getpid())
+        planned = Fault(fault, rank, step, str(Path(folder) / CHECKPOINTS), (step - 1) // every * every, os.getpid())
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
@@ -258,7 +259,7 @@ def left_behind(since: float, folder: Path) -> list[str]:
     until = time.time() + _VANISH_SECONDS
     while survivors(since) and time.time() < until:
         time.sleep(0.05)
-    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / FOLDER).glob(".*")]]
+    files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / CHECKPOINTS).glob(".*")]]
     memory = [f"shared memory {name}" for name in _shared_memory() if "manyhands" in name]
     return survivors(since) + files + memory
 
@@ -323,22 +324,3 @@ def chaos_matrix(
             results.append(result)
             on_result(result)
     return results
-
-
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """Results as a table in plain text."""
-    titles = (*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind")
-    lines = [titles, *(tuple(_shown(key, result[key]) for key in KEYS) for result in results)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "left_behind":
-        return ", ".join(value) if value else "nothing"
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.2f} s" if key.endswith("_seconds") else str(value)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from ..data.one_thread import alone
 from ..errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -121,6 +120,7 @@ def _expected(kind: Any) -> str:
 
 
 def _from_file(path: Path, variable: str) -> Task:
+    from ..data.process_state import alone
     from ..task import Task
 
     if not path.is_file():

@@ -15,19 +15,21 @@ import torch
 from ..errors import RankFailed
 from ..model import torch_internals as torch_parts
 from ..record.run import Run, available_cores
+from ..record.run_folder import CHECKPOINTS
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
 from ..world.health.heartbeats import Board
-from ..world.health.stalls import Doctor
+from ..world.health.stalls import StallFinder
 from ..world.health.survivors import Exchange, SurvivingRank, may_go_on
 from ..world.launch.processes import Place, check_descriptors, launch
 from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, from_place
 from ..world.shm.trial import SHARED_MEMORY, transport_for
-from .checkpoints.checkpoint import CONDITIONS, FOLDER, Checkpoint, fingerprint, refuse_other_task
+from . import PRELOAD
+from .checkpoints.checkpoint import CONDITIONS, Checkpoint, fingerprint, refuse_other_task
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
-from .loop import Outcome, Plan, Training
 from .proof.probe import probe
+from .rank_training import Outcome, Plan, RankTraining
 
 
 def _fault(failure: RankFailed) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class Fitting:
     ):
         self.job, self.strategy, self.devices, self.threads = job, strategy, devices, threads
         self.run, self.plan, self.show, self.answer = run, plan, show, answer
-        self.checkpoints = Path(run_dir).absolute() / FOLDER if run_dir is not None else None
+        self.checkpoints = Path(run_dir).absolute() / CHECKPOINTS if run_dir is not None else None
         self.began = began
         self.transport = "auto"
 
@@ -168,12 +170,12 @@ class Fitting:
         until = time.monotonic() + time_limit if time_limit else None
         while True:
             try:
-                return self._attempt(start, Doctor(stall_seconds), until - time.monotonic() if until else None)
+                return self._attempt(start, StallFinder(stall_seconds), until - time.monotonic() if until else None)
             except RankFailed as failure:
                 self.began = time.monotonic()
                 start = self._start_after(failure, max_restarts, start)
 
-    def _attempt(self, start: Checkpoint | None, doctor: Doctor, time_limit: float | None) -> Outcome | None:
+    def _attempt(self, start: Checkpoint | None, find_stall: StallFinder, time_limit: float | None) -> Outcome | None:
         strategy = self.strategy
         plan = replace(self.plan, resume=start, faults=tuple(self.run.faults))
         if self.run.restarts:
@@ -192,10 +194,10 @@ class Fitting:
             ranks=min(strategy.ranks, processes(strategy)),
             threads=self.run.threads or 1,
             shared=strategy.share(self.job),
-            preload=strategy.traits.preload,
+            preload=(*PRELOAD, *strategy.traits.preload),
             on_tell=lambda _, kind, content: self.hear(kind, content),
             on_ask=exchange,
-            watch=doctor,
+            watch=find_stall,
             forgive=self._goes_on if plan.survive else None,
             time_limit=time_limit,
         )
@@ -250,6 +252,6 @@ def rank_body(
     rank.devices = devices
     connect(rank, transport, store, COLLECTIVE_SECONDS)
     try:
-        return Training(job, strategy, rank, plan).run()
+        return RankTraining(job, strategy, rank, plan).run()
     finally:
         disconnect(rank)

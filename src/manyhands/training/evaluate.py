@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data import nest
-from ..data.batches import Source, TensorSource
-from ..data.stream import StreamSource
+from ..data.feed import each_once
+from ..data.sources import Source
 from ..errors import BadInput
-from ..strategies.job import Settings, build
+from ..strategies.job import StepSettings
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
+from .build import build
 
 BATCH = 1000  # samples a pass; larger ones gain nothing and hold more memory
 
@@ -29,7 +28,7 @@ def evaluate(
     data: str = "test",
 ) -> dict[str, Any]:
     """Loss, accuracy and accuracy per class of weights on the test set (or `data="train"`)."""
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     source = {"test": job.test, "train": job.train}.get(data)
     if source is None:
         raise BadInput(f"this task has no {data} data to evaluate on")
@@ -64,9 +63,8 @@ def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.d
     metrics: dict[str, float] = {}
     hits: _Hits | None = None
     samples = 0
-    for input, target, count in _read(source):
+    for input, target, count in each_once(source, BATCH, device):
         samples += count
-        input, target = (nest.each(value, lambda tensor: tensor.to(device)) for value in (input, target))
         output = model(input)
         loss_sum += task.loss(output, target).double().cpu() * count
         for name, metric in (task.metrics or {}).items():
@@ -80,21 +78,6 @@ def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.d
     if hits is not None:
         result.update(hits.result())
     return result
-
-
-def _read(source: Source) -> Iterator[tuple[Any, Any, int]]:
-    """Inputs, targets and their number, `BATCH` samples at a time."""
-    if isinstance(source, StreamSource):
-        samples = source.samples(len(source))
-        while part := list(islice(samples, BATCH)):
-            yield *nest.pair(source.collate(part)), len(part)
-        return
-    for start in range(0, len(source), BATCH):
-        stop = min(start + BATCH, len(source))
-        read = (
-            source.slice(start, stop) if isinstance(source, TensorSource) else source.gather(torch.arange(start, stop))
-        )
-        yield *read, stop - start
 
 
 def _mean(value: Any) -> float:

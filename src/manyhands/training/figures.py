@@ -1,7 +1,7 @@
-"""What a fit has counted: for its checkpoints, for a resumed fit to go on with, and for the record at the end.
+"""What a process of a fit has counted: for checkpoints, for a resumed fit to go on with, and for the record at the end.
 
-each process   measured()  -> its figures since the last checkpoint     final()  -> those of the whole fit
-rank 0         history_of(figures of all), which a checkpoint carries   record_of(figures of all), which the caller gets
+each process   since(step)  -> its figures since the last checkpoint        final()  -> those of the whole fit
+rank 0         history_of(figures of all), which a checkpoint carries       record_of(figures of all), for the caller
 a resume       restore(): the figures go on where the history ends
 """
 
@@ -11,68 +11,84 @@ import math
 import resource
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..data.batches import Batch
+from ..data.order import PlannedStep
 from ..record.marks import Marks
 from ..record.summary import summarise
-from ..strategies.contract import Worker
+from ..strategies.contract import Loss, Worker
 from ..world.rank import Rank
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.snapshots import History, share_of_past
+from .checkpoints.history import History, share_of_past
 from .losses import Losses
+from .observers import Observer
 
 
-class Tally:
-    """One process's count, and on rank 0 that of all."""
+class RankFigures(Observer):
+    """One process's figures; the history of all is rank 0's, and of every rank that may come to lead.
 
-    def __init__(self, rank: Rank, losses: Losses, lockstep: bool, survive: bool):
-        self.rank, self.clock, self.losses = rank, rank.clock, losses
-        self.lockstep, self.survive = lockstep, survive
-        self.repeats = False  # the samples of this process are counted by others
+    `repeats`: others count the samples that this process sees, as it does with a stage of a cut model.
+    """
+
+    def __init__(self, rank: Rank, worker: Worker, lockstep: bool, survive: bool, repeats: bool):
+        self.rank, self.clock, self.worker = rank, rank.clock, worker
+        self.lockstep, self.survive, self.repeats = lockstep, survive, repeats
+        self.losses = Losses(rank)
         self.samples = self._past_samples = 0
         self.made = 0  # shares this process has made, its own and others'
         self.helped = 0  # those of slower ranks among them
         self.marks = Marks(self.clock)
+        self.history = History()  # of the steps up to the last checkpoint
         self._samples_before = 0  # a resume, by all ranks together
         self._updates_before = self._updates_past = 0  # before a resume: as this process counts them, and in all
-        self._resumed_staleness: list[int] | None = None
         self._resumed_step = 0
-        self.epochs: list[dict[str, Any]] = []
-        self.test: dict[str, Any] | None = None
-        self.evaluation_seconds = 0.0
-        self.checkpoint_seconds = 0.0
-        self.history = History()  # of the steps up to the last checkpoint
+        self._resumed_seconds = 0.0  # of the epoch a resumed fit begins in the middle of
+        self._epoch_began = 0.0
 
-    def begin(self) -> None:
-        """The first step is about to be made."""
-        self.marks.begin(self.made)
+    def begin_epoch(self) -> None:
+        self._epoch_began = self.clock.seconds - self._resumed_seconds
+        self._resumed_seconds = 0.0
 
-    def share(self, made: bool = True, helping: bool = False) -> None:
-        """A share is done: made, or given away to another rank."""
-        self.made += made
-        self.helped += helping
+    def after_work(self, step: PlannedStep, batch: Batch | None, loss: Loss | Sequence[Loss] | None) -> None:
+        if batch is not None:
+            self.samples += batch.count
+            if batch.given_away:
+                self.made -= 1
+            elif not batch.own:
+                self.helped += 1
+                self._count_share()
+        self.losses.note(loss, step.before)
+
+    def after_step(self, step: PlannedStep) -> None:
+        self._count_share()
+
+    def _count_share(self) -> None:
+        self.made += 1
         if self.rank.device.type == "cpu":  # the times of a device are known only when the clock stops
             self.marks.note(self.made)
+        if self.survive:
+            self.rank.board.finish(self.rank.index, self.clock.steps, self.fresh)
 
     @property
     def fresh(self) -> int:
         """Samples of this launch; a stage sees samples that others count."""
         return 0 if self.repeats or self.rank.serves else self.samples - self._past_samples
 
-    def add_epoch(self, entry: dict[str, Any]) -> None:
-        if self.epochs and self.epochs[-1]["epoch"] == entry["epoch"]:  # an earlier attempt ended in this epoch
-            self.epochs.pop()
-        self.epochs.append(entry)
+    @property
+    def epoch_seconds(self) -> float:
+        """Time in steps of the epoch so far."""
+        return self.clock.seconds - self._epoch_began
 
     # ------------------------------------------------------------ for checkpoints
 
-    def measured(self, worker: Worker, since: int) -> dict[str, Any]:
-        """What this process measured: totals, and the steps after `since` one by one."""
-        ends = [0, *self.clock.step_ends]
-        return {
+    def since(self, step: int) -> dict[str, Any]:
+        """What this process measured: totals, and the steps from `step` on one by one."""
+        totals = {
             "rank": self.rank.index,
             "trains": not self.rank.serves,
             "phases": list(self.clock.phases),
@@ -82,54 +98,49 @@ class Tally:
             "samples": self.samples,
             "made": self.made,
             "fresh": self.fresh,
-            "since": since,
-            "updates": self._own_updates(worker),
-            "staleness": worker.figures().get("staleness"),
-            "losses": [entry for entry in self.losses.kept if entry[0] >= since],
-            "durations": [end - begin for begin, end in zip(ends[since:], ends[since + 1 :], strict=False)],
+            "since": step,
+        }
+        return {
+            **self._counted(),
+            "totals": totals,
+            "losses": self.losses.all(step),
+            "durations": [end - begin for begin, end in pairwise([0, *self.clock.step_ends][step:])],
         }
 
-    def history_of(
-        self, everyone: list[dict[str, Any]], epoch_seconds: float, faults: Sequence[dict[str, Any]]
-    ) -> dict[str, Any]:
+    def history_of(self, everyone: list[dict[str, Any]], epoch_over: bool) -> dict[str, Any]:
         """The history up to now as a checkpoint keeps it, out of what every process measured."""
         history = self.history
-        history.samples = self._samples_of(everyone)
-        history.updates = self._updates([item.pop("updates") for item in everyone])
-        staleness = merge_staleness([self._resumed_staleness, *(item.pop("staleness") for item in everyone)])
+        history.samples = self._all_samples(everyone)
+        history.updates = self._all_updates(everyone)
+        history.epoch_seconds = 0.0 if epoch_over else self.epoch_seconds
         history.add(everyone, self.clock.steps, self.rank.ranks)
-        history.epochs, history.test, history.faults = self.epochs, self.test, list(faults)
-        history.epoch_seconds = epoch_seconds
-        history.evaluation_seconds, history.checkpoint_seconds = self.evaluation_seconds, self.checkpoint_seconds
+        staleness = self._all_staleness(everyone)
         return {**history.stored(), "staleness": staleness["histogram"] if staleness else None}
 
-    def restore(self, checkpoint: Checkpoint, updates: int) -> None:
-        """Go on counting where a checkpoint was taken; `updates` are those the worker has loaded."""
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on counting where a checkpoint was taken, which the worker has loaded."""
         past = self.history = History.restored(checkpoint.history)
-        self._updates_before, self._updates_past = updates, past.updates
-        self._resumed_staleness, self._resumed_step = past.staleness, checkpoint.step
+        self._updates_before, self._updates_past = self.worker.updates, past.updates
+        self._resumed_step, self._resumed_seconds = checkpoint.step, past.epoch_seconds
         mine = share_of_past(past, self.rank)
         ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
         self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
         self.samples = self._past_samples = mine["samples"]
         self.made = mine.get("made", checkpoint.step)
         self._samples_before = past.samples
-        if self.rank.leads or self.survive:
-            self.epochs, self.test = past.epochs, past.test
-            self.evaluation_seconds, self.checkpoint_seconds = past.evaluation_seconds, past.checkpoint_seconds
-        if self.rank.leads:
-            first = checkpoint.step - checkpoint.number  # the epoch's own mean loss is still to come
-            for step in range(first, checkpoint.step):
+        if self.rank.leads:  # the epoch's own mean loss is still to come
+            for step in range(checkpoint.step - checkpoint.number, checkpoint.step):
                 if past.counts[step]:
-                    self.losses.kept.append((step, past.losses[step], past.counts[step]))
+                    self.losses.known.append((step, past.losses[step], past.counts[step]))
 
     # ------------------------------------------------------------ for the record
 
-    def final(self, worker: Worker) -> dict[str, Any]:
+    def final(self) -> dict[str, Any]:
         """What this process measured in the whole fit."""
         self.marks.end(self.made)
         return {
             **self.clock.figures(),
+            **self._counted(),
             "rank": self.rank.index,
             "device": str(self.rank.device),
             "host": self.rank.host,
@@ -140,29 +151,25 @@ class Tally:
             "helped": self.helped,
             "lockstep": self.lockstep,
             "marks": self.marks.kept,
-            "fresh": self.fresh,
-            "losses": self.losses.kept,
+            "losses": self.losses.all(),
             "peak_memory_bytes": peak_memory(self.rank.device),
-            "updates": self._own_updates(worker),
-            "extra": worker.figures(),
         }
 
     def record_of(self, everyone: list[dict[str, Any]]) -> dict[str, Any]:
         """The figures of the record, out of what every process measured."""
-        extras = [item["extra"] for item in everyone]
         record = summarise(everyone, self.rank.ranks)
         resumed = self._resumed_step
         if resumed or self.survive:  # ranks may have been others before, or have died
-            record["samples"] = self._samples_of(everyone)
+            record["samples"] = self._all_samples(everyone)
             record["samples_per_second"] = record["samples"] / record["seconds"]
         record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
-            updates=self._updates([item["updates"] for item in everyone]),
-            epochs=self.epochs,
-            test=self.test,
-            evaluation_seconds=self.evaluation_seconds,
-            staleness=merge_staleness([self._resumed_staleness, *(extra.get("staleness") for extra in extras)]),
-            notes=[note for extra in extras for note in extra.get("notes", [])],
+            updates=self._all_updates(everyone),
+            epochs=self.history.epochs,
+            test=self.history.test,
+            evaluation_seconds=self.history.evaluation_seconds,
+            staleness=self._all_staleness(everyone),
+            notes=[note for item in everyone for note in item["extra"].get("notes", [])],
         )
         if helped := sum(item["helped"] for item in everyone):
             record["notes"].append(f"ranks that were done early made {helped:,} shares of others at the end of epochs")
@@ -170,17 +177,33 @@ class Tally:
 
     # ------------------------------------------------------------ sums over processes
 
-    def _samples_of(self, everyone: list[dict[str, Any]]) -> int:
+    def _counted(self) -> dict[str, Any]:
+        """What both a checkpoint and the record are summed from."""
+        updates = self.worker.updates - (0 if self.lockstep else self._updates_before)
+        return {"rank": self.rank.index, "fresh": self.fresh, "updates": updates, "extra": self.worker.figures()}
+
+    def _all_samples(self, everyone: list[dict[str, Any]]) -> int:
         """Samples behind the weights, those before a resume and those of ranks that died included."""
         lost = self.rank.board.samples_of_lost([item["rank"] for item in everyone]) if self.survive else 0
         return self._samples_before + sum(item["fresh"] for item in everyone) + lost
 
-    def _own_updates(self, worker: Worker) -> int:
-        return worker.updates if self.lockstep else worker.updates - self._updates_before
-
-    def _updates(self, everyone: list[int]) -> int:
+    def _all_updates(self, everyone: list[dict[str, Any]]) -> int:
         """Writes to the weights by all processes together, those before a resume included."""
-        return max(everyone) if self.lockstep else self._updates_past + sum(everyone)
+        updates = [item["updates"] for item in everyone]
+        return max(updates) if self.lockstep else self._updates_past + sum(updates)
+
+    def _all_staleness(self, everyone: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Histograms of staleness (index: updates by others) as mean, maximum and one histogram."""
+        parts = [self.history.staleness, *(item["extra"].get("staleness") for item in everyone)]
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        size = max(map(len, known))
+        histogram = [sum(part[number] for part in known if number < len(part)) for number in range(size)]
+        total = sum(histogram)
+        highest = max((number for number, count in enumerate(histogram) if count), default=0)
+        mean = sum(number * count for number, count in enumerate(histogram)) / total if total else 0.0
+        return {"mean": mean, "max": highest, "histogram": histogram[: highest + 1]}
 
 
 def peak_memory(device: torch.device) -> int:
@@ -189,16 +212,3 @@ def peak_memory(device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def merge_staleness(parts: list[list[int] | None]) -> dict[str, Any] | None:
-    """Histograms of staleness (index: updates by others) into mean, maximum and one histogram."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    size = max(len(part) for part in known)
-    histogram = [sum(part[number] if number < len(part) else 0 for part in known) for number in range(size)]
-    total = sum(histogram)
-    highest = max((number for number, count in enumerate(histogram) if count), default=0)
-    mean = sum(number * count for number, count in enumerate(histogram)) / total if total else 0.0
-    return {"mean": mean, "max": highest, "histogram": histogram[: highest + 1]}

@@ -15,22 +15,25 @@ import torch
 from ..errors import BadInput, RankFailed, Refused
 from ..record.live import Live
 from ..record.run import Run
-from ..record.run_folder import held
+from ..record.run_folder import CHECKPOINTS, held
 from ..strategies import make_strategy
 from ..strategies.contract import Strategy, processes
-from ..strategies.job import PRECISIONS, Job, Settings, build, check_length
+from ..strategies.job import Job, StepSettings, check_count
 from ..task import Task
 from ..world.devices import resolve_devices
+from ..world.launch.fork_server import warm_up
 from ..world.launch.forked import without_lost_threads
-from ..world.launch.processes import warm_up
 from ..world.rank import Rank, started_by_torchrun, torchrun_place
+from . import PRELOAD
 from .attempts import Fitting
-from .checkpoints.checkpoint import FOLDER, interval, latest
+from .build import build, check_length
+from .callbacks import Figures
+from .checkpoints.checkpoint import interval, latest
 from .checkpoints.conditions import conditions
 from .checkpoints.snapshots import Keeping
 from .joining import join
-from .loop import Figures, Outcome, Plan
 from .progress import Progress
+from .rank_training import Outcome, Plan
 
 Callback = Callable[[Figures], Any]
 
@@ -73,12 +76,12 @@ def fit(
     """
     began = time.monotonic()
     if not started_by_torchrun():
-        warm_up()  # imports torch beside us while we build the job
+        warm_up(PRELOAD)  # imports torch beside us while we build the job
     chosen = make_strategy(strategy, ranks)
-    settings = _settings(
-        task, precision, accumulate, clip, sync_batchnorm, loader_workers, epochs, max_steps, capture, compile
+    settings = StepSettings(
+        accumulate, clip, precision, sync_batchnorm, epochs, max_steps, loader_workers, capture, compile
     )
-    _positive("threads", threads)
+    check_count("threads", threads)
     devices = resolve_devices(device, max(processes(chosen), chosen.ranks))
     job = build(task, settings)
     check_length(job)
@@ -134,7 +137,7 @@ def _keeping(
             if asked:
                 raise BadInput(f"{name} needs a folder for checkpoints; give run_dir (--run-dir)")
         return None
-    return Keeping(Path(run_dir).absolute() / FOLDER, every, conditions(job)) if every else None
+    return Keeping(Path(run_dir).absolute() / CHECKPOINTS, every, conditions(job)) if every else None
 
 
 def _check_failure_options(max_restarts: int, stall_seconds: float | None, on_death: str) -> None:
@@ -146,41 +149,6 @@ def _check_failure_options(max_restarts: int, stall_seconds: float | None, on_de
         raise BadInput(f'on_death must be "end" or "continue" (found {on_death!r})')
     if on_death == "continue" and started_by_torchrun():
         raise BadInput("torchrun ends all ranks when one dies, so on_death=continue fails; see its --max-restarts")
-
-
-def _settings(
-    task: Task,
-    precision: str,
-    accumulate: int,
-    clip: float | None,
-    sync_batchnorm: bool,
-    loader_workers: int | str | None,
-    epochs: int | None,
-    max_steps: int | None,
-    capture: str,
-    compile: bool,
-) -> Settings:
-    if not isinstance(task, Task):
-        raise BadInput(f"fit needs a manyhands Task (found {type(task).__name__}); mh.load_task reads one from a file")
-    for name, value in (("accumulate", accumulate), ("epochs", epochs), ("max_steps", max_steps)):
-        _positive(name, value)
-    counted = isinstance(loader_workers, int) and not isinstance(loader_workers, bool) and loader_workers >= 0
-    if loader_workers not in (None, "auto") and not counted:
-        raise BadInput(f'loader_workers must be 0 or more, or "auto" (found {loader_workers!r})')
-    if precision not in PRECISIONS:
-        raise BadInput(f'no precision named "{precision}"; there are: {", ".join(PRECISIONS)}')
-    if clip is not None and not clip > 0:
-        raise BadInput(f"clip must be above 0 (found {clip!r})")
-    if capture not in ("auto", "off"):
-        raise BadInput(f'capture must be "auto" or "off" (found {capture!r})')
-    return Settings(
-        accumulate, clip, precision, sync_batchnorm, epochs or task.epochs, max_steps, loader_workers, capture, compile
-    )
-
-
-def _positive(name: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
 
 
 def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], command: str | None) -> Run:
@@ -239,7 +207,7 @@ def _save(run: Run, run_dir: str | os.PathLike[str] | None, kept: bool) -> None:
 
 def _left(run_dir: str | os.PathLike[str], kept: bool) -> str:
     """What is left of a run whose result could not be written. Checkpoints of other runs are not of this one."""
-    found = latest(Path(run_dir) / FOLDER)[0] if kept else None
+    found = latest(Path(run_dir) / CHECKPOINTS)[0] if kept else None
     if found is not None:
         return f"the checkpoint after step {found.step} is whole: make room and use --resume"
     return (

@@ -14,12 +14,12 @@ from ..errors import BadInput, ManyhandsError, Refused
 from ..record.run import available_cores
 from ..strategies.contract import admit, check_stream, processes
 from ..world.health.heartbeats import Board
-from ..world.health.torchrun_stalls import Lookout
+from ..world.health.torchrun_stalls import TorchrunWatch
 from ..world.launch.rank_process import describe
 from ..world.rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_board, share_over_store, torchrun_place
 from .attempts import Fitting
 from .checkpoints.checkpoint import Checkpoint, published
-from .loop import Outcome, Training
+from .rank_training import Outcome, RankTraining
 
 
 def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome | None:
@@ -52,13 +52,13 @@ def join(fitting: Fitting, resume: bool, stall_seconds: float | None) -> Outcome
     try:
         if hosts == 1:
             share_board(rank)
-        with Lookout(rank, stall_seconds) if hosts == 1 and world > 1 else nullcontext():
+        with TorchrunWatch(rank, stall_seconds) if hosts == 1 and world > 1 else nullcontext():
             job.prepared = rank.agree(strategy.prepare(job) if index == 0 else None)
             shared = strategy.share(job) if hosts == 1 else None
             if shared is not None:
                 rank.shared = share_over_store(rank, shared)
             start = _agree_on_start(fitting, rank, resume, restarts > 0)
-            return Training(job, strategy, rank, replace(fitting.plan, resume=start)).run()
+            return RankTraining(job, strategy, rank, replace(fitting.plan, resume=start)).run()
     except ManyhandsError:
         raise
     except Exception as problem:

@@ -12,84 +12,89 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
-from ..data.augment import sample_keys
 from ..data.batches import Batch
-from ..data.order import Order, Shard, Step
-from ..data.stream import StreamSource
-from ..strategies.contract import Strategy
-from ..strategies.job import Job
+from ..data.feed import RankFeed
+from ..data.keys import sample_keys
+from ..data.order import PlannedStep, Shard
 from ..world.rank import Rank
 
 LOOK_AGAIN_SECONDS = 1e-3
 
 
-class Takeover:
-    """What one rank knows of the shares it may make for others, and others for it."""
+class LateShares:
+    """A feed around a rank's own that gives shares away and takes those of others.
 
-    def __init__(self, job: Job, strategy: Strategy, rank: Rank, survive: bool, watched: bool):
-        self.job, self.rank, self.survive = job, rank, survive
-        self.order: Order = job.order
-        self.shard: Shard | None = strategy.feed(rank)
-        # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
-        self.helps = (
-            strategy.traits.helps
-            and rank.ranks > 1
-            and self.order.accumulate == 1
-            and not watched
-            and not isinstance(job.train, StreamSource)
-        )
+    `helps`: ranks make shares of those behind; `survive`: shares of dead ranks are made by the others.
+    """
 
-    def begin(self, last: int) -> None:
-        """An epoch begins, whose last step is `last` (steps are counted from 1 over the whole fit)."""
+    def __init__(self, feed: RankFeed, rank: Rank, helps: bool, survive: bool):
+        self.feed, self.rank, self.helps, self.survive = feed, rank, helps, survive
+        self.order = feed.order
+
+    def begin(self, steps: Sequence[PlannedStep]) -> None:
+        self.feed.begin(steps)
         if self.helps:
-            self.rank.board.plan(self.rank.index, last)
+            self.rank.board.plan(self.rank.index, steps[-1].before + 1)
 
-    def is_taken(self, step: int) -> bool:
-        """Whether another rank has taken this rank's share of the step it is about to make."""
-        return self.helps and not self.rank.board.keep(self.rank.index, step)
+    def next(self, step: PlannedStep) -> Batch | None:
+        if self.feed.shard is None:
+            return self.feed.next(step)
+        if self.helps and not self.rank.board.keep(self.rank.index, step.before + 1):
+            self.feed.seed(step)
+            return Batch(None, None, 0, step, given_away=True)
+        batch = self.feed.read()
+        assert batch is not None
+        if self.survive and self.rank.board.anyone_lost:
+            self._add_to(batch)
+        return self._ready(batch)
 
-    def add_to(self, batch: Batch, number: int) -> None:
-        """Add shares of dead ranks to the batch of step `number`: two at a time, in an epoch's last all that are left."""
-        if not self.survive or self.shard is None or not self.rank.board.anyone_lost:
-            return
-        last = batch.step.number + 1 == self.order.steps_per_epoch and not self.helps
-        claimed = self.rank.board.claim(number, sys.maxsize if last else 2)
-        if claimed:
-            own = [(batch.step, self.shard)] if batch.count else []
-            self._fill(batch, own + [self._share(*share) for share in claimed])
-
-    def at_the_end(self, number: int) -> Iterator[tuple[int, Batch]]:
-        """Shares of others, with the number of their step, until every rank is done or making its last."""
+    def extra(self, last: PlannedStep) -> Iterator[Batch]:
+        """Shares of others, until every rank is done or making its last."""
+        done = last.before + 1
         while self.helps:
-            taken = self.rank.board.take(number, self.survive)
+            taken = self.rank.board.take(done, self.survive)
             if taken is not None:
                 step, shard = self._share(*taken)
                 batch = Batch(None, None, 0, step, own=False)
                 self._fill(batch, [(step, shard)])
                 if batch.count:
-                    yield taken[1], batch
-            elif not self.survive or self.rank.board.all_finished(number):
+                    yield self._ready(batch)
+            elif not self.survive or self.rank.board.all_finished(done):
                 return
             else:
                 with self.rank.clock.during("wait"):
                     time.sleep(LOOK_AGAIN_SECONDS)  # a rank that dies now leaves something to do
 
-    def _share(self, rank: int, number: int) -> tuple[Step, Shard]:
-        assert self.shard is not None
-        epoch, within = divmod(number - 1, self.order.steps_per_epoch)
-        return next(self.order.steps(epoch, within)), replace(self.shard, index=rank)
+    def _ready(self, batch: Batch) -> Batch:
+        self.feed.seed(batch.step)
+        self.feed.prepare(batch)
+        return batch
 
-    def _fill(self, batch: Batch, parts: list[tuple[Step, Shard]]) -> None:
+    def _add_to(self, batch: Batch) -> None:
+        """Add shares of dead ranks: two at a time, in an epoch's last step all that are left."""
+        last = batch.step.number + 1 == self.order.steps_per_epoch and not self.helps
+        claimed = self.rank.board.claim(batch.step.before + 1, sys.maxsize if last else 2)
+        if claimed:
+            assert self.feed.shard is not None
+            own = [(batch.step, self.feed.shard)] if batch.count else []
+            self._fill(batch, own + [self._share(*share) for share in claimed])
+
+    def _share(self, rank: int, number: int) -> tuple[PlannedStep, Shard]:
+        """Another rank's share of a step, which the board counts from 1."""
+        assert self.feed.shard is not None
+        return self.order.at(number - 1), replace(self.feed.shard, index=rank)
+
+    def _fill(self, batch: Batch, parts: list[tuple[PlannedStep, Shard]]) -> None:
         """Make a batch of all these shares."""
-        chosen = [(step.epoch, self.order.indices(step, part)) for step, part in parts]
+        chosen = [(step.epoch, self.order.indices(step, shard)) for step, shard in parts]
         indices = torch.cat([found for _, found in chosen])
         if len(indices):
-            batch.input, batch.target = self.job.train.gather(indices)
+            batch.input, batch.target = self.feed.source.gather(indices)
             batch.count = len(indices)
-            if self.job.task.augment is not None:
+            if self.feed.augment is not None:
                 batch.keys = torch.cat([sample_keys(self.order.seed, epoch, found) for epoch, found in chosen])

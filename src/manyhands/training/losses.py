@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,14 +15,15 @@ from ..world.health.heartbeats import who
 from ..world.rank import Rank
 
 BLOCK = 50  # steps whose losses travel from the device together
+Known = tuple[int, float, int]  # step, mean, samples
 
 
 class Losses:
-    """`kept` holds (step, mean, samples) of every step whose loss is known, steps counted from 0."""
+    """`known` holds (step, mean, samples) of every step whose loss has arrived, steps counted from 0."""
 
     def __init__(self, rank: Rank):
         self.rank = rank
-        self.kept: list[tuple[int, float, int]] = []
+        self.known: list[Known] = []
         self._there: list[tuple[int, Tensor, int]] = []  # (first step, means, samples of each) still on the device
         self._steps_there = 0
         self._travelling: deque[tuple[Tensor, torch.cuda.Event, list[tuple[int, int]]]] = deque()
@@ -32,7 +33,7 @@ class Losses:
         if found is None:
             return
         losses = [found] if isinstance(found, Loss) else found
-        first = step + 1 - sum(_steps(loss) for loss in losses)
+        first = step + 1 - sum(map(_steps, losses))
         for loss in losses:
             self._note(loss, first)
             first += _steps(loss)
@@ -40,10 +41,10 @@ class Losses:
     def _note(self, loss: Loss, step: int) -> None:
         mean, count = loss
         if not isinstance(mean, Tensor):
-            self._keep(step, mean, count)
+            self._know(step, mean, count)
         elif mean.device.type == "cpu":
             for number, value in enumerate(mean.reshape(-1).tolist()):
-                self._keep(step + number, value, count)
+                self._know(step + number, value, count)
         else:
             self._there.append((step, mean, count))
             self._steps_there += _steps(loss)
@@ -51,6 +52,11 @@ class Losses:
                 self._send()
                 while self._travelling and self._travelling[0][1].query():
                     self._arrive()
+
+    def all(self, since: int = 0) -> list[Known]:
+        """Those of the steps from `since` on."""
+        self.read()
+        return [entry for entry in self.known if entry[0] >= since]
 
     def read(self) -> None:
         """Wait for all that are still on the device."""
@@ -74,9 +80,9 @@ class Losses:
     def _arrive(self) -> None:
         block, _, steps = self._travelling.popleft()
         for (step, count), mean in zip(steps, block.tolist(), strict=True):
-            self._keep(step, mean, count)
+            self._know(step, mean, count)
 
-    def _keep(self, step: int, mean: float, count: int) -> None:
+    def _know(self, step: int, mean: float, count: int) -> None:
         if count and not math.isfinite(mean):
             raise RankFailed(
                 f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
@@ -86,7 +92,13 @@ class Losses:
                 phase="forward",
                 kind="loss",
             )
-        self.kept.append((step, mean, count))
+        self.known.append((step, mean, count))
+
+
+def weighted_mean(losses: Iterable[Known]) -> float | None:
+    """The mean over all samples behind these losses."""
+    counted = [(mean * count, count) for _, mean, count in losses if count]
+    return sum(total for total, _ in counted) / sum(count for _, count in counted) if counted else None
 
 
 def _steps(loss: Loss) -> int:

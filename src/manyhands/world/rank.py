@@ -19,14 +19,13 @@ from torch import Tensor
 from ..errors import BadInput
 from ..record.clock import Clock
 from ..record.cuda_clock import CudaClock
-from .health.heartbeats import ARRIVALS, DONE, PHASE_NUMBERS, PID, Board
+from .health.heartbeats import ARRIVALS, ARRIVED, DONE, PHASE_NUMBERS, PID, Board
 from .launch.processes import Place
 from .launch.rendezvous import meet
 from .shared_memory import Slot, attach_tensors, open_of_process, share_tensors
 
 TRANSPORTS = ("auto", "gloo", "nccl", "shm")
 COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
-_RING = 8  # first cell of a row's ring of arrival times
 
 
 class Rank:
@@ -80,8 +79,7 @@ class Rank:
         """Note the time of arrival at a synchronisation point; hand the result to `waited`."""
         meeting = self._meeting
         self._meeting = meeting + 1
-        now = monotonic_ns()
-        self._row[_RING + meeting % ARRIVALS] = now
+        self._row[ARRIVED + meeting % ARRIVALS] = monotonic_ns()
         return meeting
 
     def waited(self, meeting: int, limit: int) -> int:
@@ -91,7 +89,7 @@ class Rank:
         """
         if self.hosts > 1:
             return 0
-        cell = _RING + meeting % ARRIVALS
+        cell = ARRIVED + meeting % ARRIVALS
         times = [row[cell] for row in self._rows[: self.ranks]]
         own = times[self.index]
         latest = max(times)
@@ -153,15 +151,6 @@ class Rank:
         waited = self.waited(meeting, monotonic_ns() - began)
         self.clock.since("wait", began)
         self.clock.since("communication", began + waited)
-
-    def broadcast(self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None) -> None:
-        """Rank `source`'s tensor, everywhere."""
-        if self.processes == 1:
-            return
-        with self.clock.during("communication"):
-            dist.broadcast(tensor, src=source, group=group)
-            if self.index == source:
-                self.clock.count(tensor.numel() * tensor.element_size())
 
 
 # ---------------------------------------------------------------- forming the world

@@ -26,7 +26,7 @@ def anonymous_file(size: int, name: str = "manyhands") -> int:
     else:  # macOS: a temporary file, unlinked at once
         fd, path = tempfile.mkstemp()
         os.unlink(path)
-    os.ftruncate(fd, max(size, 1))
+    os.ftruncate(fd, size)
     return fd
 
 
@@ -60,7 +60,7 @@ def layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Slot], int]:
 def share_tensors(tensors: Mapping[str, Tensor]) -> tuple[int, dict[str, Slot]]:
     """Copy tensors into a new shared file; the descriptor and the layout let others attach."""
     slots, size = layout(tensors)
-    fd = anonymous_file(size)
+    fd = anonymous_file(max(size, 1))  # nothing cannot be mapped
     views = attach_tensors(fd, slots)
     for name, tensor in tensors.items():
         views[name].copy_(tensor)

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.fused_optimizer import direct_sgd
 from manyhands.strategies.pieces.updater import Updater
+from manyhands.training.build import build
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -88,7 +89,7 @@ def test_a_hook_on_the_users_optimizer_is_called_in_every_step() -> None:
 
     data = torch.randn(40, 4), torch.randint(2, (40,))
     task = mh.Task(lambda: nn.Linear(4, 2), data, nn.functional.cross_entropy, optimizer, batch_size=10)
-    updater = Updater(build(task, Settings()), list(nn.Linear(4, 2).named_parameters()))
+    updater = Updater(build(task, StepSettings()), list(nn.Linear(4, 2).named_parameters()))
     calls.clear()  # of trials on a few numbers, before the start
     for _ in range(3):
         for _, parameter in updater.named:

@@ -14,9 +14,11 @@ from manyhands.data.batches import Batches
 from manyhands.data.resident import Resident
 from manyhands.record.clock import Clock
 from manyhands.schedules import cosine
-from manyhands.strategies.job import Settings, build
+from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.worker import OrdinaryWorker
-from manyhands.training.capture.captured import Captured, why_not
+from manyhands.training.build import build
+from manyhands.training.capture.capture import why_not
+from manyhands.training.capture.captured import Captured
 
 
 def shift(images, keys):
@@ -44,7 +46,7 @@ def _mlp():
 
 
 def worker_of(task, accumulate=1, clip=None):
-    job = build(task, Settings(epochs=task.epochs, accumulate=accumulate, clip=clip))
+    job = build(task, StepSettings(epochs=task.epochs, accumulate=accumulate, clip=clip))
     rank = SimpleNamespace(clock=Clock(), device=torch.device("cpu"), leads=True, index=0)
     model = copy.deepcopy(job.model)
     return job, OrdinaryWorker(job, rank, model, model)
@@ -163,7 +165,7 @@ def test_resident_data_gives_the_batches_of_the_host():
         (50, 7, 2, False, (0.3, 0.7)),
         (5, 4, 3, True, None),
     ]:
-        source = build(make_task(samples=samples, batch=batch), Settings()).train
+        source = build(make_task(samples=samples, batch=batch), StepSettings()).train
         order = Order(samples, batch, 3)
         for index in range(of):
             shard = Shard(index, of, fixed, shares)

@@ -30,6 +30,7 @@ from manyhands.training.checkpoints.checkpoint import (
 )
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
 from manyhands.training.checkpoints.writer import Writer
+from tests.conftest import ROOT
 
 
 def made(step: int = 5, size: int = 40) -> Checkpoint:
@@ -179,7 +180,7 @@ KILLED_WHILE_WRITING = """
 import os, random, signal, sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
-from tests.test_checkpoint import made
+from tests.training.checkpoints.test_checkpoint import made
 from manyhands.training.checkpoints.checkpoint import published
 from manyhands.training.checkpoints.writer import Writer
 chance = random.Random(3)
@@ -203,7 +204,7 @@ for attempt in range({times}):
 @pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_killed_while_writing_it_can_always_be_resumed(tmp_path: Path, times: int) -> None:
     """kill -9 of a whole process group at random moments: what is published is whole."""
-    code = KILLED_WHILE_WRITING.format(here=str(Path(__file__).parents[3]), times=times, folder=str(tmp_path))
+    code = KILLED_WHILE_WRITING.format(here=str(ROOT), times=times, folder=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
     cut_short = 0
     for attempt in range(times):

@@ -22,6 +22,7 @@ from manyhands.errors import BadInput, RankFailed, Refused
 from manyhands.record.run import Run
 from manyhands.training.checkpoints.checkpoint import latest, published
 from tests.breakable import BreakingLoss, signal_self, toy
+from tests.conftest import ROOT
 
 EXACT = [
     ("single", 1),
@@ -412,7 +413,7 @@ def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_check
     script.write_text(
         textwrap.dedent(f"""
         import sys
-        sys.path[:0] = [{str(Path(__file__).parents[3])!r}]
+        sys.path[:0] = [{str(ROOT)!r}]
         import manyhands as mh
         from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
         task = toy(loss=BreakingLoss({what}, call=10, rank={rank}, unless={str(tmp_path / "struck")!r}))

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.strategies.contract import exactness
-from manyhands.strategies.job import Job, Settings, build
+from manyhands.strategies.job import Job, StepSettings
+from manyhands.training.build import build
 from manyhands.training.proof import proof
 from manyhands.training.proof.probe import probe
 from tests.zoo.models import LABELS, SGD, VECTORS, ZOO, Net
 
 
 def proven(task: mh.Task) -> Job:
-    job = build(task, Settings())
+    job = build(task, StepSettings())
     probe(job, [torch.device("cpu")])
     return job
 
@@ -123,7 +124,7 @@ def test_a_factory_that_makes_another_model_each_time_is_refused() -> None:
         return nn.Sequential(nn.Linear(16, width), nn.Linear(width, 5))
 
     with pytest.raises(mh.BadInput, match=r"task\.model makes another model each time it is called"):
-        build(task_of(another), Settings()).copies()
+        build(task_of(another), StepSettings()).copies()
 
 
 @pytest.mark.parametrize(
@@ -169,14 +170,14 @@ class Coarse(torch.optim.SGD):
 
 
 def test_how_an_optimizer_treats_its_parameters_is_found_by_trying() -> None:
-    def manner(optimizer: Any) -> tuple[bool, bool, bool]:
-        found = build(task_of(Net, optimizer=optimizer), Settings()).manner
+    def traits(optimizer: Any) -> tuple[bool, bool, bool]:
+        found = build(task_of(Net, optimizer=optimizer), StepSettings()).optimizer_traits
         return found.joins_rows, found.joins_tensors, found.amplifies
 
-    assert manner(partial(torch.optim.AdamW, lr=0.1)) == (False, False, False)
-    assert manner(partial(torch.optim.Adafactor, lr=0.1)) == (True, False, False)
-    assert manner(partial(Together, lr=0.1)) == (True, True, False)
-    assert manner(partial(Coarse, lr=0.1)) == (False, False, True)
+    assert traits(partial(torch.optim.AdamW, lr=0.1)) == (False, False, False)
+    assert traits(partial(torch.optim.Adafactor, lr=0.1)) == (True, False, False)
+    assert traits(partial(Together, lr=0.1)) == (True, True, False)
+    assert traits(partial(Coarse, lr=0.1)) == (False, False, True)
 
 
 def test_an_optimizer_that_amplifies_rounding_is_not_promised_exact() -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats and the hang doctor: never a hang, and the message says who, where and who waits."""
+"""Heartbeats and stalled ranks: never a hang, and the message says who, where and who waits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ import manyhands as mh
 from manyhands.errors import RankFailed
 from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
-from manyhands.world.health.stalls import Doctor
+from manyhands.world.health.stalls import StallFinder
 from manyhands.world.launch.processes import Place, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
+from tests.conftest import ROOT
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -42,10 +43,8 @@ def board(*rows: tuple[str, int, float], ranks: int | None = None) -> Board:
     return made
 
 
-def judged(made: Board, doctor: Doctor | None = None) -> RankFailed | None:
-    doctor = doctor or Doctor(30.0)
-    doctor._looked -= 1.0
-    return doctor(made)
+def judged(made: Board, finder: StallFinder | None = None) -> RankFailed | None:
+    return (finder or StallFinder(30.0))(made, now=time.monotonic() + 1.0)
 
 
 def test_who_stopped_where_and_who_waits() -> None:
@@ -93,33 +92,35 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
 @pytest.mark.parametrize("step", [1, 0, -1])
 def test_a_slow_first_step_that_computes_is_not_stuck(step: int) -> None:
     """Steps made before the first one, to record it, were once judged as any other: a compiler was taken for a stall."""
-    doctor = Doctor(0.4)
+    finder = StallFinder(0.4)
     made = board(("forward", step, 0.0))
     made.row(0)[FIRST] = 1
     until = time.monotonic() + 1.5
     while time.monotonic() < until:  # this process is busy, as a compiler would be
         sum(range(1000))
-        assert doctor(made) is None
+        assert finder(made) is None
 
 
 def test_a_first_step_that_sleeps_is_stuck() -> None:
-    doctor = Doctor(0.4)
+    finder = StallFinder(0.4)
     made = board(("forward", 1, 0.0))
     made.row(0)[FIRST] = 1
     until = time.monotonic() + 1.5
     failure = None
     while failure is None and time.monotonic() < until:
         time.sleep(0.02)
-        failure = doctor(made)
+        failure = finder(made)
     assert failure is not None
 
 
 def test_the_limit_follows_the_median_step() -> None:
-    doctor = Doctor()
-    assert doctor.limit == 30.0
-    doctor._durations.extend([0.1, 4.0, 4.0, 4.0, 60.0])
-    assert doctor.limit == 80.0
-    assert Doctor(2.5).limit == 2.5
+    finder, now = StallFinder(), time.monotonic()
+    assert finder.limit == 30.0
+    for step, seconds in enumerate([1.0, 4.0, 4.0, 4.0, 60.0, 0.5], start=1):
+        now += seconds
+        assert finder(board(("forward", step, 0.0)), now) is None
+    assert finder.limit == 80.0
+    assert StallFinder(2.5).limit == 2.5
 
 
 def test_ranks_that_ended_are_not_judged() -> None:
@@ -218,7 +219,7 @@ def test_a_rank_stopped_while_it_holds_the_lock_is_named() -> None:
             pass
 
     with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for 1 s \(its process is stopped\)"):
-        launch(body, 2, watch=Doctor(1.0))
+        launch(body, 2, watch=StallFinder(1.0))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -267,7 +268,7 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
     began = time.time()
-    code = ORPHANS.format(root=str(Path(__file__).parents[3]))
+    code = ORPHANS.format(root=str(ROOT))
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         ranks = _ranks_of(caller.pid)

@@ -19,7 +19,7 @@ import manyhands as mh
 from manyhands.errors import PeerMissing, RankFailed
 from manyhands.world.health import heartbeats as watch
 from manyhands.world.health.heartbeats import LOST, SAMPLES, STEP, Board
-from manyhands.world.health.process_lock import RecordLock
+from manyhands.world.health.process_lock import ProcessLock
 from manyhands.world.health.survivors import Exchange, SurvivingRank, may_go_on
 from manyhands.world.launch.processes import Place, launch
 from manyhands.world.rank import from_place
@@ -147,7 +147,7 @@ def test_a_strategys_lock_and_the_boards_are_two(holder: Any) -> None:
     """The board's lock was once the whole file: a rank in `locked` kept everyone from the heartbeats."""
     board = Board(1)
     holder(board.fd, 0)
-    assert not RecordLock(board.fd).try_acquire()
+    assert not ProcessLock(board.fd).try_acquire()
     with board.locked(patience=0.1):
         pass
 

@@ -10,7 +10,7 @@ import manyhands as mh
 from tests.breakable import toy
 
 
-def test_a_fit_in_a_forked_child_ends() -> None:
+def test_a_fit_in_a_forked_child_ends(two_threads: None) -> None:
     """Torch's threads did not come along with the fork: the first forward pass waited for them for ever."""
     expected = mh.fit(toy(), max_steps=3, progress=False).weights_sha256
     read, write = os.pipe()

@@ -12,7 +12,7 @@ import pytest
 
 from manyhands.errors import RankFailed
 from manyhands.world.health.heartbeats import PHASE, PHASE_NUMBERS, SINCE, STEP
-from manyhands.world.health.stalls import Doctor
+from manyhands.world.health.stalls import StallFinder
 from manyhands.world.launch.messages import Line, Link
 from manyhands.world.launch.processes import Place, launch
 
@@ -88,4 +88,4 @@ def test_a_rank_stopped_while_it_speaks_is_named() -> None:
         time.sleep(60)
 
     with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for 1 s \(its process is stopped\)"):
-        launch(body, 2, watch=Doctor(1.0), time_limit=20)
+        launch(body, 2, watch=StallFinder(1.0), time_limit=20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -66,43 +67,36 @@ def fails_at(step: int, how: Any) -> Any:
     return loss
 
 
-def broken(how: Any) -> tuple[mh.RankFailed, float]:
+def broken(how: Any) -> mh.RankFailed:
+    """The failure of a fit whose rank 1 breaks. It is noticed in two seconds at most on an idle machine."""
     began = time.monotonic()
     with pytest.raises(mh.RankFailed) as caught:
         quick_fit(make_task(loss=fails_at(5, how)), "ddp", ranks=2)
-    return caught.value, time.monotonic() - began
+    assert time.monotonic() - began < 30  # start-up and a busy machine included; rank 0 would wait for minutes
+    return caught.value
 
 
-def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback() -> None:
-    def boom() -> None:
-        raise ValueError("the planted one")
-
-    failure, seconds = broken(boom)
-    assert str(failure) == "rank 1 of 2 failed in step 5, forward: ValueError: the planted one"
-    assert "in boom" in str(failure.traceback)
-    assert (failure.rank, failure.step, failure.phase, failure.kind) == (1, 5, "forward", "raised")
-    assert failure.run.status == "failed"  # type: ignore[attr-defined]
-    assert seconds < 5
-
-
-def test_a_failure_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_surfaces_once_with_rank_step_phase_and_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     """The rank's own process once printed a second traceback, of its exit."""
 
     def boom() -> None:
         raise ValueError("the planted one")
 
-    broken(boom)
+    failure = broken(boom)
+    assert str(failure) == "rank 1 of 2 failed in step 5, forward: ValueError: the planted one"
+    assert "in boom" in str(failure.traceback)
+    assert (failure.rank, failure.step, failure.phase, failure.kind) == (1, 5, "forward", "raised")
+    assert failure.run.status == "failed"  # type: ignore[attr-defined]
     assert "SystemExit" not in capfd.readouterr().err
 
 
-def test_a_killed_rank_is_noticed_within_two_seconds() -> None:
-    failure, seconds = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
+def test_a_killed_rank_is_noticed() -> None:
+    failure = broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert str(failure).startswith("rank 1 of 2 died in step 5, forward: killed by signal 9 (SIGKILL)")
-    assert seconds < 5
 
 
 def test_a_rank_that_exits() -> None:
-    failure, _ = broken(lambda: os._exit(3))
+    failure = broken(lambda: os._exit(3))
     assert "rank 1 of 2 died in step 5, forward: its process exited with code 3" in str(failure)
 
 
@@ -120,15 +114,13 @@ def test_loader_workers_do_not_outlive_a_killed_rank() -> None:
 
 
 def test_a_time_limit_ends_the_run() -> None:
-    slow = fails_at(2, lambda: time.sleep(60))
-    began = time.monotonic()
-    with pytest.raises(mh.RankFailed, match="passed its time limit of 2 s"):
-        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=2.0)
-    assert time.monotonic() - began < 8
+    slow = fails_at(2, lambda: time.sleep(3600))  # pytest's own limit ends a test that waits for it
+    with pytest.raises(mh.RankFailed, match="passed its time limit of 1 s"):
+        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=1.0)
 
 
 SCRIPT = """
-import functools, time, torch
+import functools, os, time, torch
 import manyhands as mh
 
 class Net(torch.nn.Module):
@@ -146,6 +138,7 @@ print("ready", flush=True)
 run = mh.fit(task, "ddp", ranks=2, progress=False)
 print(run.steps, run.status)
 """
+SLOW_ON_RANKS = "time.sleep(0.5 if 'RANK' in os.environ else 0)"  # not in the caller, which tries the model first
 
 
 @pytest.mark.parametrize("from_file", [True, pytest.param(False, marks=pytest.mark.soak)])  # -c: test_machine.py
@@ -167,42 +160,24 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> 
     ],
 )  # Ctrl-C: cli/test_app.py; kill -9: health/test_heartbeats.py
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
-    script = tmp_path / "long.py"
-    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    below = _wait_for_ranks(process.pid)
+    process, below = _long_fit(tmp_path)
     process.send_signal(number)
-    began = time.monotonic()
-    process.wait(10)
-    _gone, alive = psutil.wait_procs(below, timeout=3)
+    process.wait(30)  # a moment on an idle machine; a fit would go on for 4 s
+    _gone, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
-    assert time.monotonic() - began < 3
-    process.stdout.close()
 
 
 def test_a_caller_that_is_killed_while_all_were_stopped_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-Z and kill -9: a stopped keeper cannot see that its caller is gone, and stayed behind with its ranks."""
-    script = tmp_path / "long.py"
-    script.write_text(SCRIPT.format(pause="time.sleep(0.5)"))
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    below = _wait_for_ranks(process.pid)
+    process, below = _long_fit(tmp_path)
     for one in below:
         one.suspend()
     process.kill()
-    process.wait(10)
-    _gone, alive = psutil.wait_procs(below, timeout=5)
+    process.wait(30)
+    _gone, alive = psutil.wait_procs(below, timeout=30)
     for one in alive:
         one.kill()
     assert not alive
-    process.stdout.close()
 
 
 @pytest.mark.parametrize("wakes", [True, False])
@@ -218,6 +193,18 @@ def test_a_keeper_that_is_stopped_when_a_rank_dies_does_not_stay(wakes: bool, mo
 
     with pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 3, forward: " + ("killed" if wakes else "its")):
         quick_fit(make_task(loss=fails_at(3, die)), "ddp", ranks=2)
+
+
+def _long_fit(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A program that trains, and the processes below it."""
+    script = folder / "long.py"
+    script.write_text(SCRIPT.format(pause=SLOW_ON_RANKS))
+    words = [sys.executable, str(script)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        assert said.readline() == "ready\n"
+    return process, _wait_for_ranks(process.pid)
 
 
 def _wait_for_ranks(pid: int) -> list[psutil.Process]:
@@ -248,7 +235,5 @@ def test_torchrun_joins_instead_of_launching(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "manyhands", "train", "glyphs:train=640,test=100", "ddp", "--max-steps", "5", "--json", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
-    import json
-
     record = json.loads(done.stdout)
     assert (record["status"], record["steps"], record["ranks"]) == ("done", 5, 2)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...data import nest
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...data.splitting import Rule, Unsplittable, learn
 from ...world.launch.by_value import by_value_copy
 from ..contract import Strategy, refuse

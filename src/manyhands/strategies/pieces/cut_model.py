@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...data import nest
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...model import Cut, cut
 from ..contract import Strategy, refuse
 from ..job import Job
@@ -23,7 +23,7 @@ def cut_model(
 
     `several`: whether a step runs the model's forward several times, on a part of the batch each.
     """
-    if stages > 1 and job.manner.joins_tensors:
+    if stages > 1 and job.optimizer_traits.joins_tensors:
         raise refuse(
             strategy,
             f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ...data.batches import Batch
 from ...model.optimizers import stand_in
-from ...world.health.heartbeats import LOST
 from ...world.rank import Rank
 from ..contract import Worker
 from ..job import Job, trained_parameters
@@ -98,13 +97,10 @@ class Server(Worker):
             self._answer_those_within_bounds()
 
     def _awaited(self) -> bool:
-        return any(self.progress[rank] < self.round for rank in self._living())
-
-    def _living(self) -> Sequence[int]:
-        return [rank for rank in range(self.rank.ranks) if not self.rank.board.row(rank)[LOST]]
+        return any(self.progress[rank] < self.round for rank in self.rank.board.living())
 
     def _answer_those_within_bounds(self) -> None:
-        slowest = min((self.progress[rank] for rank in self._living()), default=0)
+        slowest = min((self.progress[rank] for rank in self.rank.board.living()), default=0)
         bounded = self.mode == "bounded"
         ready = [item for item in self.waiting if not bounded or self.progress[item[0].sender] - slowest <= self.bound]
         for item in ready:

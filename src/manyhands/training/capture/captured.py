@@ -15,48 +15,20 @@ ordinary one from the same weights; what cannot be recorded trains all the same,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...data import nest
 from ...data.batches import Batch
 from ...data.resident import Resident
 from ...strategies.contract import Loss, Worker
-from ...strategies.job import Job
 from ...strategies.pieces.worker import OrdinaryWorker
 
 Replay = Callable[[], None]
 MOST_STEPS = 32
-OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-
-
-def why_not(worker: Worker, data: Any, job: Job) -> str | None:
-    """What keeps these steps from being recorded, as far as it can be told without trying."""
-    if worker.not_captured is not None:
-        return worker.not_captured
-    if not isinstance(data, Resident):
-        return "the training data is not on the GPU (a Dataset, or too large for its memory)"
-    if job.order.samples < job.order.batch_size * job.settings.accumulate:
-        return "the data is smaller than one update's batches"
-    if not job.settings.fuse:
-        return "the optimizer is told not to run fused"
-    optimizer = worker.updater.optimizer
-    if type(optimizer) not in OPTIMIZERS:
-        return f"torch has no recordable {type(optimizer).__name__}; SGD, Adam and AdamW are"
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            return "the optimizer's learning rate is a tensor already"
-        if group.get("dampening"):
-            return f"SGD with dampening={group['dampening']} makes its first step differently"
-        if group.get("fused") is False or group.get("foreach") is not None or group.get("differentiable"):
-            return "the optimizer is told not to run fused"
-    if any(getattr(module, "sparse", False) for module in worker.plain.modules()):
-        return "sparse gradients have no fixed shape"
-    return None
 
 
 class Captured(Worker):
@@ -210,23 +182,6 @@ class Captured(Worker):
             {k: v for k, v in group.items() if k not in ("params", "param_names", "lr", "fused")} for group in groups
         ]
 
-    def weights(self) -> dict[str, Tensor] | None:
-        return self.worker.weights()
-
-    def state(self) -> dict[str, Any] | None:
-        return self.worker.state()
-
-    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self.worker.load(weights, state)
-
-    @property
-    def updates(self) -> int:
-        return self.worker.updates
-
-    @property
-    def learning_rate(self) -> float | None:
-        return self.worker.learning_rate
-
     def figures(self) -> dict[str, Any]:
         return {
             **self.worker.figures(),
@@ -236,6 +191,3 @@ class Captured(Worker):
                 "reason": self.stopped,
             },
         }
-
-    def close(self) -> None:
-        self.worker.close()

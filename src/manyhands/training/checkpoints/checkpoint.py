@@ -33,7 +33,7 @@ from ...strategies.job import Job
 from .plain_state import assemble, take_apart
 
 FORMAT = 1
-FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
+MANIFEST, STATE = "manifest.json", "state.json"
 TENSOR_FILES = {"weights": "model.safetensors", "state": "optimizer.safetensors", "history": "history.safetensors"}
 FILES = (*TENSOR_FILES.values(), STATE)
 CONDITIONS = "conditions"  # the key under which a checkpoint of a task keeps what may differ (conditions.py)
@@ -112,7 +112,7 @@ def fingerprint(job: Job) -> dict[str, Any]:
         "accumulate": job.order.accumulate,
     }
     if task.schedule is not None:
-        print_["epochs"] = job.settings.epochs  # the schedule spans them
+        print_["epochs"] = job.epochs  # the schedule spans them
         if job.endless:
             print_["max_steps"] = job.settings.max_steps
     return print_

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...data import nest
-from ...data.random_state import seeded
+from ...data.process_state import seeded
 from ...data.stream import StreamSource
 from ...strategies.job import Job
 

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from ...data import nest
-from ...data.batches import TensorSource
 from ...data.keys import sample_keys
 from ...data.loading import DatasetSource
 from ...data.order import permutation
-from ...data.random_state import drawn_from, generators, seeded
+from ...data.process_state import drawn_from, generators, seeded
+from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...errors import BadInput
 from ...model.layout import channels_last_pays, lay_channels_last
-from ...strategies.job import Job, trained_parameters
-from .proof import Proof, Take, prove
+from ...strategies.job import Job, Proof, trained_parameters
+from .proof import Take, prove
 from .samples import with_rare_values
 from .trial import Samples
 

@@ -19,20 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from ...data.random_state import drawn_from, generators
-from ...model.memory import memory
+from ...data.process_state import drawn_from, generators
+from ...model.kept_state import kept_state
 from ...model.trace import title
+from ...strategies.job import Job, Proof
 from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
-
-if TYPE_CHECKING:
-    from ...strategies.job import Job
 
 SAMPLES = ((0.02, 16), (0.1, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
 BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
@@ -40,22 +38,6 @@ LATER_CALLS = 6  # with the same batch, of a model that keeps something in its a
 DOUBT = 2e-4  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
 COARSE_NOISE = 0.05  # differences that 16 bits explain
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What was found. Sentences say what is wrong and where; None means that nothing was."""
-
-    random: str | None = None  # where random numbers are drawn that change the loss
-    mixed: str | None = None  # why the parts of a batch do not come to the same as the whole
-    state: str | None = None  # what the forward pass keeps between batches
-    follows_batch: bool = False  # ... and that it depends on the samples
-    divides: str | None = None  # why a part of a batch cannot be computed at all
-    writes: tuple[str, ...] = ()  # parameters that the forward pass writes
-    unused: frozenset[str] = frozenset()  # trained parameters that some of the passes did not reach
-    coarse: str | None = None  # the 16-bit type that the forward pass computes in
-    reseeds: bool = False  # Python's or numpy's generator is drawn from: it must be seeded for each step
-    unchecked: str | None = None  # why there is no proof
 
 
 Take = Callable[[Sequence[int]], Samples]  # some of the samples that were read, by their places
@@ -107,7 +89,7 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 
 def _find_state(trial: Trial, whole: Samples, few: Samples, first: Pass, known: Proof) -> Proof:
     """Compare what the model holds before and after a call, and what it answers to the same batch again."""
-    kept = memory(trial.model, trial.input_of(few))
+    kept = kept_state(trial.model, trial.input_of(few))
     written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in written if name in parameters))

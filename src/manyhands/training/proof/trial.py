@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...data import nest
-from ...data.random_state import drawn_from, generators, seeded
+from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
-
-if TYPE_CHECKING:
-    from ...strategies.job import Job
+from ...strategies.job import Job
 
 NOISE = 2e-6  # differences that float32 explains
 

@@ -12,17 +12,23 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from ...errors import RankFailed
+from ...record.clock import BEAT_CELLS, BEAT_PHASE, BEAT_SINCE, BEAT_STEP
 from ...record.run import PHASES
 from ..shared_memory import anonymous_file, map_file
-from .process_lock import BOARD_BYTE, RecordLock
+from .process_lock import BOARD_BYTE, ProcessLock
 from .waiting import PATIENCE
 
-STEP, PHASE, SINCE, LOST, DONE, PID, FINISHED, MET = range(8)
-ARRIVALS = 16  # a ring of arrival times: ranks are never further apart than this at synchronisation points
-SAMPLES = 8 + ARRIVALS  # behind the ring: samples whose gradients a rank has written in this launch
-FIRST = SAMPLES + 1  # the first step of a rank in this launch: up to it compilers are at work
-OWN, LAST = SAMPLES + 2, SAMPLES + 3  # the last step of the epoch that a rank makes itself, and the epoch's last
-ROW = SAMPLES + 8
+# The cells of a row. The first ones are written by the rank's clock; then
+#   LOST      0, or the first share that a dead rank left undone
+#   FINISHED  the last step a rank has done       SAMPLES  those whose gradients it has written in this launch
+#   MET       how often it came to `meet`         FIRST    its first step in this launch: up to it compilers are at work
+#   OWN       the last step of the epoch that a rank makes itself, which may be before the epoch's LAST
+#   ARRIVED   the first of a ring of arrival times at synchronisation points
+STEP, PHASE, SINCE = BEAT_STEP, BEAT_PHASE, BEAT_SINCE
+LOST, DONE, PID, FINISHED, MET, SAMPLES, FIRST, OWN, LAST, ARRIVED = range(BEAT_CELLS, BEAT_CELLS + 10)
+ARRIVALS = 16  # ranks are never further apart than this at synchronisation points
+ROW = -(-(ARRIVED + ARRIVALS) // 8) * 8  # whole cache lines
 NEAR = 8  # steps: this close to its end a rank asks under the lock whether a step is still its own
 BEGUN = 2  # steps that a rank may have in hand: these are not taken from it
 BURY_SECONDS = 5.0  # the caller waits no longer for the lock: it is held for microseconds, unless its holder is stopped
@@ -53,7 +59,7 @@ class Board:
         self.fd = anonymous_file((_CONTROL + processes * ROW) * 8, "manyhands-board") if fd is None else fd
         self._memory = map_file(self.fd, shared=True)
         self._cells = memoryview(self._memory).cast("q")
-        self._lock = RecordLock(self.fd, BOARD_BYTE)
+        self._lock = ProcessLock(self.fd, BOARD_BYTE)
         if fd is None:
             self._cells[_STOP_AFTER] = -1
             self._cells[_RANKS] = ranks or processes
@@ -74,6 +80,9 @@ class Board:
         phase = row[PHASE]
         name = PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else "other"
         return Beat(rank, row[STEP], name, ago, bool(row[DONE]), bool(row[LOST]))
+
+    def pid(self, rank: int) -> int:
+        return int(self.row(rank)[PID])
 
     @property
     def ranks(self) -> int:
@@ -103,6 +112,10 @@ class Board:
         return step if furthest < step else furthest + 1
 
     # ------------------------------------------------------------ going on without the dead
+
+    def living(self) -> list[int]:
+        """The ranks that train and have not died."""
+        return [rank for rank in range(self.ranks) if not self.row(rank)[LOST]]
 
     @property
     def leader(self) -> int:
@@ -168,8 +181,7 @@ class Board:
         if dead and self.anyone_lost and (claimed := self.claim(upto, 1)):
             return claimed[0]
         with self.locked():
-            living = [rank for rank in range(self.ranks) if not self.row(rank)[LOST]]
-            left, rank = max((self.row(rank)[OWN] - self.row(rank)[STEP], rank) for rank in living)
+            left, rank = max((self.row(rank)[OWN] - self.row(rank)[STEP], rank) for rank in self.living())
             if left < BEGUN:
                 return None
             row = self.row(rank)
@@ -178,8 +190,7 @@ class Board:
 
     def all_finished(self, step: int) -> bool:
         """Whether every rank has made its steps up to this one, or is dead with nothing left to claim."""
-        rows = [self.row(rank) for rank in range(self.ranks)]
-        return all(row[LOST] or row[FINISHED] >= step for row in rows)
+        return all(self.row(rank)[FINISHED] >= step for rank in self.living())
 
     def samples_of_lost(self, spoken: Collection[int]) -> int:
         """What dead ranks had done in this launch, those left out that could still say it themselves."""
@@ -188,7 +199,7 @@ class Board:
 
     @property
     def anyone_lost(self) -> bool:
-        return any(self.row(rank)[LOST] for rank in range(self.ranks))
+        return len(self.living()) < self.ranks
 
     @property
     def checkpoint_after(self) -> int:
@@ -209,11 +220,14 @@ class Board:
         self._cells[_STOP_AFTER] = step
 
 
+def name_of(index: int, ranks: int) -> str:
+    """`rank 1`, or `server 0` for a process beyond the ranks."""
+    return f"rank {index}" if index < ranks else f"server {index - ranks}"
+
+
 def who(index: int, ranks: int, processes: int) -> str:
-    """How messages name a process: `rank 1 of 4`, or `server 0 of 2` for those beyond the ranks."""
-    if index < ranks:
-        return f"rank {index} of {ranks}"
-    return f"server {index - ranks} of {processes - ranks}"
+    """How messages name a process: `rank 1 of 4`, or `server 0 of 2`."""
+    return f"{name_of(index, ranks)} of {ranks if index < ranks else processes - ranks}"
 
 
 def where(step: int | None, phase: str | None) -> str:
@@ -221,3 +235,15 @@ def where(step: int | None, phase: str | None) -> str:
     if step is None or step < 1:
         return phase or "start-up"
     return f"step {step}, {phase}"
+
+
+def death(board: Board, beat: Beat, how: str) -> RankFailed:
+    """The failure of a process that went away without a word."""
+    return RankFailed(
+        f"{who(beat.rank, board.ranks, board.processes)} died in {where(beat.step, beat.phase)}: {how}",
+        rank=beat.rank,
+        step=beat.step,
+        phase=beat.phase,
+        kind="died",
+        detected_seconds=beat.seconds_ago,
+    )

@@ -1,6 +1,6 @@
 """A lock between processes that the kernel takes back when its holder dies, however it dies.
 
-It is a record lock (fcntl) on one byte of a file that all ranks hold open: the heartbeat board, which has no
+It is a lock (fcntl) on one byte of a file that all ranks hold open: the heartbeat board, which has no
 name in any file system. Nothing has to be made, cleaned up or recovered.
 """
 
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 from .waiting import PATIENCE, wait_until
 
-STRATEGY_BYTE, BOARD_BYTE, VOICE_BYTE = 0, 1, 2  # of the board's file: locks of two owners must never be one lock
+STRATEGY_BYTE, BOARD_BYTE, REPORT_BYTE = 0, 1, 2  # of the board's file: locks of two owners must never be one lock
 
 
-class RecordLock:
+class ProcessLock:
     """Mutual exclusion between the processes that hold `fd` open; threads of one process are not told apart."""
 
     def __init__(self, fd: int, byte: int = STRATEGY_BYTE):

@@ -1,6 +1,6 @@
-"""The hang doctor: who has stopped, where, and who waits for whom.
+"""Stalls: which rank has stopped, where, and who waits for whom, read from the heartbeats.
 
-It reads heartbeats. A rank that works (loads, computes, updates) for longer than the limit has stalled; one that
+A rank that works (loads, computes, updates) for longer than the limit has stalled; one that
 waits or communicates is waiting for somebody. Start-up, evaluation, checkpoints and a rank's steps up to its first may take
 as long as they use a processor: compilers and large test sets are slow, not stuck. A process that was stopped by a
 signal uses none and is named at once when the limit has passed, whatever it was doing.
@@ -8,28 +8,26 @@ signal uses none and is named at once when the limit has passed, whatever it was
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
 
 from ...errors import RankFailed
-from .heartbeats import FIRST, PID, Beat, Board, who
+from .heartbeats import FIRST, Beat, Board, name_of
+from .stacks import is_stopped
 
 LEAST_SECONDS, STEPS = 30.0, 20  # a stall is the larger of these seconds and this many median steps
-PATIENCE = 20  # times the limit, for what may be slow: idling in it, or a first step altogether
+SLOW_LIMITS = 20  # times the limit, for what may be slow: idling in it, or a first step altogether
 BUSY_SHARE = 0.1  # of one core: less is idling
 LOOK_SECONDS, AWAY_SECONDS = 0.25, 2.0
 _WAITING = ("communication", "wait")
 _SLOW = ("evaluation", "start-up", "checkpoint")
 
 
-class Doctor:
+class StallFinder:
     """Looks at the board a few times a second; returns the stalled rank as a failure, or nothing."""
 
     def __init__(self, stall_seconds: float | None = None):
@@ -46,8 +44,8 @@ class Doctor:
             return self.stall_seconds
         return max(LEAST_SECONDS, STEPS * statistics.median(self._durations)) if self._durations else LEAST_SECONDS
 
-    def __call__(self, board: Board) -> RankFailed | None:
-        now = time.monotonic()
+    def __call__(self, board: Board, now: float | None = None) -> RankFailed | None:
+        now = time.monotonic() if now is None else now
         if now - self._looked < min(LOOK_SECONDS, self.limit / 4):
             return None
         if now - self._looked > AWAY_SECONDS:
@@ -60,7 +58,7 @@ class Doctor:
         quiet = [beat for beat in beats if beat.seconds_ago > self.limit]
         if not quiet:
             return None
-        stopped = {beat.rank for beat in quiet if is_stopped(board.row(beat.rank)[PID])}
+        stopped = {beat.rank for beat in quiet if is_stopped(board.pid(beat.rank))}
         suspects = [beat for beat in quiet if beat.rank in stopped or self._stalled(beat, board, idle[beat.rank])]
         if not suspects and len(quiet) == len(beats) and all(self._waits(beat, board) for beat in beats):
             suspects = [min(quiet, key=lambda beat: (beat.step, -beat.seconds_ago))]  # everyone waits: who is behind?
@@ -84,14 +82,14 @@ class Doctor:
         if self._waits(beat, board):
             return False
         if beat.phase in _SLOW:
-            return idle > self.limit * PATIENCE
-        if beat.step <= board.row(beat.rank)[FIRST] and beat.seconds_ago < self.limit * PATIENCE:
+            return idle > self.limit * SLOW_LIMITS
+        if beat.step <= board.row(beat.rank)[FIRST] and beat.seconds_ago < self.limit * SLOW_LIMITS:
             return idle > self.limit / 2  # it has been watched for three quarters of the limit
         return True
 
     def _idle(self, beat: Beat, board: Board, now: float) -> float:
         """Seconds since a silent process and its children last used a processor noticeably."""
-        used = processor_seconds(board.row(beat.rank)[PID])
+        used = processor_seconds(board.pid(beat.rank))
         before, when = self._busy.get(beat.rank, (used, now))
         if used - before > BUSY_SHARE * (now - when):
             before, when = used, now
@@ -100,9 +98,8 @@ class Doctor:
 
     def _failure(self, beat: Beat, beats: list[Beat], board: Board, stopped: bool) -> RankFailed:
         others = [other for other in beats if other.rank != beat.rank and self._waits(other, board)]
-        place = f"{beat.phase} of step {beat.step}" if beat.step > 0 and beat.phase not in _SLOW else beat.phase
-        name = _name(beat.rank, board)
-        text = f"{name} has been in {place} for {beat.seconds_ago:.0f} s"
+        spot = f"{beat.phase} of step {beat.step}" if beat.step > 0 and beat.phase not in _SLOW else beat.phase
+        text = f"{name_of(beat.rank, board.ranks)} has been in {spot} for {beat.seconds_ago:.0f} s"
         if stopped:
             text += " (its process is stopped)"
         elif beat.phase in _WAITING and len(others) + 1 == len(beats):
@@ -121,27 +118,15 @@ class Doctor:
         )
 
 
-def _name(rank: int, board: Board) -> str:
-    return who(rank, board.ranks, board.processes).split(" of ")[0]
-
-
 def _names(ranks: list[int], board: Board) -> str:
     """`rank 0`, `ranks 0, 1 and 3`, `ranks 0 and 1 and server 0`."""
     trained = [str(rank) for rank in ranks if rank < board.ranks]
-    parts = [_name(rank, board) for rank in ranks if rank >= board.ranks]
+    parts = [name_of(rank, board.ranks) for rank in ranks if rank >= board.ranks]
     if len(trained) == 1:
         parts.insert(0, f"rank {trained[0]}")
     elif trained:
         parts.insert(0, f"ranks {', '.join(trained[:-1])} and {trained[-1]}")
     return " and ".join(parts)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal (SIGSTOP, a debugger)."""
-    try:
-        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:
-        return False
 
 
 def processor_seconds(pid: int) -> float:
@@ -155,47 +140,3 @@ def processor_seconds(pid: int) -> float:
     except psutil.Error:
         pass
     return total
-
-
-def stacks(board: Board, fd: int, seconds: float = 1.0) -> str:
-    """The Python stacks of all processes; each writes its own into `fd` when it gets SIGUSR1."""
-    for rank in range(board.processes):
-        beat, pid = board.beat(rank), board.row(rank)[PID]
-        title = who(rank, board.ranks, board.processes)
-        os.write(fd, f"{title}, process {pid}, in {beat.phase} of step {beat.step}:\n".encode())
-        if beat.lost or beat.done or not pid:
-            os.write(fd, b"  has ended\n")
-        elif is_stopped(pid):
-            os.write(fd, b"  stopped by a signal: it cannot say where it is\n")
-        else:
-            _ask_for_stack(pid, fd, seconds)
-        os.write(fd, b"\n")
-    return os.pread(fd, 1 << 20, 0).decode(errors="replace")
-
-
-def _ask_for_stack(pid: int, fd: int, seconds: float) -> None:
-    before = size = os.fstat(fd).st_size
-    try:
-        os.kill(pid, signal.SIGUSR1)
-    except ProcessLookupError:
-        os.write(fd, b"  has ended\n")
-        return
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.02)
-        grown = os.fstat(fd).st_size
-        if grown == size > before:
-            return
-        size = grown
-    if size == before:
-        os.write(fd, b"  did not answer\n")
-
-
-def answer_with_stacks(fd: int) -> None:
-    """A rank's side: write all stacks to `fd` on SIGUSR1, also while it is blocked in native code."""
-    import faulthandler
-
-    faulthandler.register(signal.SIGUSR1, file=fd, all_threads=True, chain=False)
-
-
-Watch = Callable[[Board], RankFailed | None]

@@ -83,5 +83,4 @@ def may_go_on(failure: RankFailed, board: Board) -> bool:
     """Whether the others can do without this rank: it trained, it was past its start, and it is not the last."""
     if failure.rank is None or failure.rank >= board.ranks or failure.kind not in ("died", "raised", "stalled"):
         return False
-    living = [rank for rank in range(board.ranks) if rank != failure.rank and not board.beat(rank).lost]
-    return bool(living) and board.beat(failure.rank).step > 0
+    return any(rank != failure.rank for rank in board.living()) and board.beat(failure.rank).step > 0

@@ -1,9 +1,9 @@
-"""The lookout: the hang doctor of ranks that torchrun started on one host.
+"""Stalled and dead ranks where torchrun started them on one host.
 
     rank 0   train ...............          each rank has a thread that looks at the heartbeats of all of them;
-      └ lookout  .  .  .  ! says who        the first to see a stalled or dead rank speaks, with everybody's stacks,
+      └ watch    .  .  .  ! reports         the first to see a stalled or dead rank reports it, with everybody's stacks,
     rank 1   train ... (stuck)              and kills the stalled one: torchrun then ends the others or restarts all
-      └ lookout  .  .  .
+      └ watch    .  .  .
 
 They have no caller of ours, and no rank is a safe place for the only watcher: it may be the one that is stopped.
 """
@@ -21,25 +21,24 @@ from typing import Any
 from ...errors import RankFailed
 from ..rank import Rank
 from ..shared_memory import anonymous_file, close_quietly, open_of_process
-from .heartbeats import DONE, PID, where, who
-from .process_lock import VOICE_BYTE, RecordLock
-from .stalls import LOOK_SECONDS, Doctor, answer_with_stacks, stacks
+from .heartbeats import DONE, death
+from .process_lock import REPORT_BYTE, ProcessLock
+from .stacks import answer_with_stacks, stacks
+from .stalls import LOOK_SECONDS, StallFinder
 
 
-class Lookout:
+class TorchrunWatch:
     """Watches the ranks of a host while the block runs; every one of them must enter it."""
 
     def __init__(self, rank: Rank, stall_seconds: float | None):
         self.rank, self.board = rank, rank.board
-        self._doctor = Doctor(stall_seconds)
-        self._voice = RecordLock(self.board.fd, VOICE_BYTE)
+        self._find_stall = StallFinder(stall_seconds)
+        self._report_lock = ProcessLock(self.board.fd, REPORT_BYTE)
         self._over, self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._look, name="manyhands-lookout", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="manyhands-watch", daemon=True)
 
-    def __enter__(self) -> Lookout:
+    def __enter__(self) -> TorchrunWatch:
         made = anonymous_file(0, "manyhands-stacks") if self.rank.index == 0 else -1
-        if made >= 0:
-            os.ftruncate(made, 0)
         pid, number = self.rank.agree((os.getpid(), made))
         self._stacks = open_of_process(pid, number, os.O_APPEND)  # all write behind each other
         self.rank.barrier()
@@ -55,44 +54,39 @@ class Lookout:
         faulthandler.unregister(signal.SIGUSR1)
         close_quietly(self._over, self._wake, self._stacks)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._over, selectors.EVENT_READ)
             for index in range(self.board.processes):
                 if index != self.rank.index and hasattr(os, "pidfd_open"):
-                    selector.register(os.pidfd_open(self.board.row(index)[PID]), selectors.EVENT_READ, index)
+                    selector.register(os.pidfd_open(self.board.pid(index)), selectors.EVENT_READ, index)
             try:
-                self._look_until_something_ends(selector)
+                if failure := self._first_failure(selector):
+                    self._report(failure)  # torchrun ends the others
             finally:
                 close_quietly(*(key.fd for key in list(selector.get_map().values()) if key.data is not None))
 
-    def _look_until_something_ends(self, selector: selectors.BaseSelector) -> None:
+    def _first_failure(self, selector: selectors.BaseSelector) -> RankFailed | None:
+        """Waits for it; None when this rank is done."""
         while True:
-            for key, _ in selector.select(timeout=min(LOOK_SECONDS, self._doctor.limit / 4)):
+            for key, _ in selector.select(timeout=min(LOOK_SECONDS, self._find_stall.limit / 4)):
                 if key.data is None:
-                    return  # this rank is done
+                    return None
                 selector.unregister(key.fileobj)
                 close_quietly(key.fd)
-                if not self.board.beat(key.data).done:
-                    self._speak(self._death(key.data))
-                    return  # torchrun ends the others
-            if failure := self._doctor(self.board):
-                self._speak(failure)
-                return
+                beat = self.board.beat(key.data)
+                if not beat.done:
+                    return death(self.board, beat, "its process is gone")
+            if failure := self._find_stall(self.board):
+                return failure
 
-    def _death(self, index: int) -> RankFailed:
-        beat = self.board.beat(index)
-        name = who(index, self.board.ranks, self.board.processes)
-        text = f"{name} died in {where(beat.step, beat.phase)}: its process is gone"
-        return RankFailed(text, rank=index, step=beat.step, phase=beat.phase, kind="died")
-
-    def _speak(self, failure: RankFailed) -> None:
-        """Say it once for all ranks, and end the one that stalled."""
-        if not self._voice.try_acquire():
+    def _report(self, failure: RankFailed) -> None:
+        """Once for all ranks; the one that stalled is ended."""
+        if not self._report_lock.try_acquire():
             return
         if failure.kind == "died":
             print(failure, file=sys.stderr, flush=True)
             return
         print(f"{failure}\n{stacks(self.board, self._stacks)}", file=sys.stderr, flush=True)
         assert failure.rank is not None
-        os.kill(self.board.row(failure.rank)[PID], signal.SIGKILL)
+        os.kill(self.board.pid(failure.rank), signal.SIGKILL)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.one_thread import alone
+from ...data.process_state import alone
 from ...model.torch_internals import PARAMETER_HOOKS
 from ..shared_memory import ALIGN, anonymous_file, map_file
 

@@ -19,10 +19,10 @@ from ...errors import BadInput
 class _Server:
     """The caller's end of the fork server; started by the first launch of a program."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str]) -> None:
         here, there = socket.socketpair()
         source = str(Path(__file__).resolve().parents[2])
-        code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({there.fileno()})"
+        code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({there.fileno()}, {list(preload)})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2
         )
@@ -58,14 +58,14 @@ def _shut_down() -> None:
             _server.process.wait(timeout=2)
 
 
-def warm_up() -> None:
-    """Start the fork server now, so that its import of torch runs beside the caller's own work."""
+def warm_up(preload: Sequence[str] = ()) -> None:
+    """Start the fork server now: it imports torch, and the modules named, beside the caller's own work."""
     global _server
     if sys.platform not in ("linux", "darwin"):
         raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
     with _server_lock:
         if _server is None or not _server.alive():
-            _server = _Server()
+            _server = _Server(preload)
 
 
 def ask_for_ranks(fds: list[int], preload: Sequence[str]) -> None:

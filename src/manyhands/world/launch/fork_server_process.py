@@ -36,24 +36,24 @@ LAST_SECONDS = 1  # after the caller has gone
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
 
-def live(requests: int) -> None:
+def live(requests: int, preload: list[str]) -> None:
     """The life of the server's process, to its end.
 
     Without the interpreter's clean-up: what is frozen here would be reported as leaked in the user's terminal (by
     triton, which comes with torch).
     """
-    _leave(lambda: serve(socket.socket(fileno=requests)))
+    _leave(lambda: serve(socket.socket(fileno=requests), preload))
 
 
-def serve(requests: socket.socket) -> None:
+def serve(requests: socket.socket, preload: list[str]) -> None:
     """Fork a keeper for every request until the caller goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for, before the end
     when_parent_ends(signal.SIGCONT)
     from .rank_process import rank_process  # imports torch: the point of this process
 
-    # torch's optimizers import the first at their first call, ranks on CPU the last when they connect
-    _import(["torch._dynamo", "manyhands.training.fit", "manyhands.world.shm"])
+    # torch's optimizers import the first at their first call, ranks on CPU the second when they connect
+    _import(["torch._dynamo", "manyhands.world.shm", *preload])
     gc.collect()
     gc.freeze()  # forked pages stay shared
     server = os.getpid()

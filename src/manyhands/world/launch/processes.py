@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ...errors import BadInput, PeerMissing, RankFailed
 from ...model import torch_internals as torch_parts
-from ..health.heartbeats import PID, Board, where, who
-from ..health.stalls import stacks
+from ..health.heartbeats import Board, death
+from ..health.stacks import stacks
 from ..shared_memory import anonymous_file, close_quietly, share_tensors
 from .arithmetic import arithmetic
 from .by_value import pack
@@ -29,7 +29,7 @@ from .messages import Line
 from .rank_process import Place, Scene
 from .rendezvous import prepare
 
-__all__ = ["Place", "check_descriptors", "launch", "warm_up"]
+__all__ = ["Place", "check_descriptors", "launch"]
 
 GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
@@ -188,7 +188,7 @@ class _Launch:
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.board.row(index)[PID], signal.SIGKILL)
+                os.kill(self.board.pid(index), signal.SIGKILL)
             if wait([self.control], timeout=0.1):
                 self._hear_keeper()
         try:
@@ -248,7 +248,7 @@ class _Launch:
 
     def _death(self, index: int) -> RankFailed:
         """A rank went away without a word: say how it ended and where it was."""
-        ago = self.board.beat(index).seconds_ago
+        beat = self.board.beat(index)
         self._wake_keeper()
         until = time.monotonic() + GRACE
         while index not in self.codes and self.control and time.monotonic() < until:
@@ -263,15 +263,7 @@ class _Launch:
                 how += "; the system does this when memory runs out"
         else:
             how = f"its process exited with code {code}"
-        beat = self.board.beat(index)
-        failure = RankFailed(
-            f"{who(index, self.ranks, self.processes)} died in {where(beat.step, beat.phase)}: {how}",
-            rank=index,
-            step=beat.step,
-            phase=beat.phase,
-            kind="died",
-            detected_seconds=ago,
-        )
+        failure = death(self.board, beat, how)
         if code is not None and code > 0:
             self.doubtful.append(failure)  # it may have exited because another rank is gone
         return failure

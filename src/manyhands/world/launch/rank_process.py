@@ -18,7 +18,7 @@ from torch import Tensor
 from ...errors import PeerMissing, RankFailed
 from ...model import torch_internals as torch_parts
 from ..health.heartbeats import PID, Board, where, who
-from ..health.stalls import answer_with_stacks
+from ..health.stacks import answer_with_stacks
 from ..shared_memory import Slot, attach_tensors, close_quietly
 from .arithmetic import set_arithmetic
 from .by_value import unpack

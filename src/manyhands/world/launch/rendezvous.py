@@ -25,9 +25,7 @@ _kept: list[
 def prepare() -> tuple[int, int | None]:
     """A descriptor that the ranks inherit, and the port it listens on if it is a socket."""
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
-        fd = anonymous_file(0, "manyhands-meeting")
-        os.ftruncate(fd, 0)  # torch reads it from the first byte on
-        return fd, None
+        return anonymous_file(0, "manyhands-meeting"), None
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         return os.dup(listener.fileno()), int(listener.getsockname()[1])
 

@@ -8,6 +8,7 @@ of the batch before), is state. An attribute that is only set, such as attention
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import nest
-from ..data.random_state import seeded
+from ..data.process_state import seeded
 from .program import tensors
 
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -23,7 +24,7 @@ _DEPTH = 4  # how far into objects that modules hold
 
 
 @dataclass(frozen=True)
-class Memory:
+class KeptState:
     """By name: tensors of the model that its forward writes; by module: the attribute it remembers something in."""
 
     written: frozenset[str] = frozenset()
@@ -31,12 +32,12 @@ class Memory:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-def memory(model: nn.Module, example: Any) -> Memory:
+def kept_state(model: nn.Module, example: Any) -> KeptState:
     """What calling `model` leaves behind. A model that cannot be called has none: others will say why."""
     try:
         mirror = copy.deepcopy(model)
     except Exception:
-        return Memory()
+        return KeptState()
     _stir(mirror)
     start = {name: tensor.detach().clone() for name, tensor in tensors(mirror)}
     before = dict(tensors(mirror))
@@ -44,17 +45,17 @@ def memory(model: nn.Module, example: Any) -> Memory:
     try:
         first = _call(mirror, example)
         once = _attributes(mirror)
-        written = {name for name, tensor in tensors(mirror) if not _equal(tensor.detach(), start[name])}
+        written = {name for name, tensor in tensors(mirror) if not _same(tensor.detach(), start[name])}
         rebound = {name for name, tensor in mirror.named_buffers() if tensor is not before[name]}
         _restore(mirror, start)
         second = _call(mirror, example)
         twice = _attributes(mirror)
     except Exception:
-        return Memory()
+        return KeptState()
     changing = {key for key in twice if key not in once or not _equal(once[key], twice[key])}
     if not _equal(first, second):
         changing |= {key for key in once if key not in untouched or not _equal(untouched[key], once[key])}
-    return Memory(
+    return KeptState(
         frozenset(written),
         {name.rpartition(".")[0]: name.rpartition(".")[2] for name in sorted(rebound)},
         dict(sorted(changing, reverse=True)),
@@ -85,7 +86,7 @@ def _restore(model: nn.Module, start: dict[str, Tensor]) -> None:
             setattr(module, name, start[f"{path}.{name}" if path else name].clone())
 
 
-def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
+def _attributes(model: nn.Module) -> dict[tuple[str, str], list[Any]]:
     """What modules hold beside parameters, buffers and modules, as values that later changes do not reach."""
     known = {id(tensor) for _, tensor in tensors(model)}
     return {
@@ -96,28 +97,30 @@ def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
     }
 
 
-def _frozen(value: Any, known: set[int], depth: int) -> Any:
+def _frozen(value: Any, known: set[int], depth: int) -> list[Any]:
+    """All that a value holds, in one row, the number and keys of what is inside before it."""
     if isinstance(value, Tensor):
-        return None if id(value) in known else value.detach().clone()
+        return [None if id(value) in known else value.detach().clone()]
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return value
+        return [value]
     if isinstance(value, nn.Module) or callable(value) or not depth:
-        return None
-    if isinstance(value, dict):
-        return {repr(key): _frozen(item, known, depth - 1) for key, item in value.items()}
-    try:
-        inner = list(value) if hasattr(value, "__len__") else list(vars(value).values())
-    except Exception:
-        return None  # nothing to look into
-    return [_frozen(item, known, depth - 1) for item in inner]
+        return [None]
+    inner = nest.children(value)
+    if inner is None:
+        try:
+            inner = list(value) if hasattr(value, "__len__") else nest.attributes(value)
+        except Exception:
+            return [None]  # nothing to look into
+    keys = map(repr, value) if isinstance(value, Mapping) else ()
+    return [len(inner), *keys, *(held for item in inner for held in _frozen(item, known, depth - 1))]
 
 
-def _equal(one: Any, two: Any) -> bool:
+def _equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(_same, some, others))
+
+
+def _same(one: Any, two: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         alike = one.shape == two.shape and one.dtype == two.dtype and one.layout == two.layout == torch.strided
         return alike and torch.allclose(one, two, rtol=1e-6, atol=0.0, equal_nan=True)
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(_equal(item, two[key]) for key, item in one.items())
-    if isinstance(one, list) and isinstance(two, list):
-        return len(one) == len(two) and all(map(_equal, one, two))
     return type(one) is type(two) and bool(one == two or one != one)

@@ -1,31 +1,50 @@
-"""What a report says about each run beside the charts: outcome, every figure of its record, how to repeat it."""
+"""What a report says about runs beside the charts: every figure of a record, how to repeat it, on which machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..record.run import SCHEMA, Run
 from ..record.slow_rank import slow_one
-from .figures import memory_text, number
+from .figures import kind, memory_text, number
 
 Named = Sequence[tuple[str, Run]]
+Facts = list[tuple[str, str]]
 
 
-def run_details(named: Named) -> str:
-    """Every run's figures, folded away."""
-    return "".join(
-        f"<details><summary>{escape(name)}{_summary(run)}</summary>{_list(_facts(run))}</details>"
-        for name, run in named
+def title_of(runs: Sequence[Run]) -> str:
+    tasks = list(dict.fromkeys(str(run.task or "a task") for run in runs))
+    what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
+    labels = {run.label for run in runs}
+    return f"{what} under {labels.pop() if len(labels) == 1 else f'{len(labels)} strategies'}"
+
+
+def common_facts(runs: Sequence[Run]) -> list[str]:
+    """What all runs have in common, in a few words."""
+
+    def common(values: Iterable[Any]) -> Any:
+        found = {value for value in values if value is not None}
+        return found.pop() if len(found) == 1 else None
+
+    machines = [run.environment or {} for run in runs]
+    batch, cores = common(run.batch_size for run in runs), common(machine.get("cores") for machine in machines)
+    device = common(kind(run) for run in runs if run.device)
+    processor = common(machine.get("gpu" if device == "cuda" else "cpu") for machine in machines)
+    torch = common(machine.get("torch") for machine in machines)
+    days = {str(run.started)[:10] for run in runs if run.started}
+    facts = (
+        (batch, f"batch of {batch}"),
+        (processor, str(processor)),
+        (cores, f"{cores} cores"),
+        (torch, f"torch {torch}"),
+        (days, " to ".join(sorted({min(days), max(days)})) if days else ""),
     )
+    return [fact for known, fact in facts if known]
 
 
-def _summary(run: Run) -> str:
-    return "" if run.status == "done" else f" <span>{escape(str(run.status))}</span>"
-
-
-def _facts(run: Run) -> list[tuple[str, str]]:
+def run_facts(run: Run) -> Facts:
+    """Every figure of a record that is known."""
     facts: list[tuple[str, Any]] = [
         ("task", run.task),
         ("reason", run.reason),
@@ -39,13 +58,13 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("accumulate", run.accumulate if run.accumulate != 1 else None),
         ("steps", run.steps or None),
         ("updates", run.updates or None),
-        ("time in steps", _seconds(run.seconds)),
-        ("start-up", _seconds(run.startup_seconds)),
-        ("evaluation", _seconds(run.evaluation_seconds)),
-        ("checkpoints", _seconds(run.checkpoint_seconds)),
+        ("time in steps", _unit(run.seconds, "s")),
+        ("start-up", _unit(run.startup_seconds, "s")),
+        ("evaluation", _unit(run.evaluation_seconds, "s")),
+        ("checkpoints", _unit(run.checkpoint_seconds, "s")),
         ("step", _step(run)),
         ("communication per step", _bytes(run.communication_bytes)),
-        ("hidden communication per step", _milliseconds(run.overlapped_communication_ms)),
+        ("hidden communication per step", _unit(run.overlapped_communication_ms, "ms")),
         ("GPU memory", _gpu_memory(run)),
         ("phases", run.phases_source if run.phases_source != "measured" else None),
         ("slow rank", _slow(run)),
@@ -79,14 +98,9 @@ def _pairs(values: object) -> str | None:
     return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
-def _seconds(value: object) -> str | None:
+def _unit(value: object, unit: str) -> str | None:
     known = number(value)
-    return None if known is None else f"{known:,.2f} s"
-
-
-def _milliseconds(value: object) -> str | None:
-    known = number(value)
-    return None if known is None else f"{known:,.2f} ms"
+    return None if known is None else f"{known:,.2f} {unit}"
 
 
 def _bytes(value: object) -> str | None:
@@ -97,61 +111,42 @@ def _bytes(value: object) -> str | None:
 
 
 def _step(run: Run) -> str | None:
-    times = run.step_ms or {}
-    middle, low, high = (number(times.get(key)) for key in ("median", "p10", "p90"))
+    middle, low, high = (number((run.step_ms or {}).get(key)) for key in ("median", "p10", "p90"))
     if middle is None:
         return None
     return f"{middle:.2f} ms" + ("" if low is None or high is None else f" ({low:.2f} to {high:.2f} in 8 of 10 steps)")
 
 
-def _gpu_memory(run: Run) -> str | None:
-    used = [
+def _gpu_memory(run: Run) -> str:
+    return ", ".join(
         f"GPU {gpu.get('gpu')} {memory_text(held)}"
         for gpu in (run.usage or {}).get("gpus") or []
         if (held := number(gpu.get("memory_bytes"))) is not None
-    ]
-    return ", ".join(used) or None
+    )
 
 
 def _slow(run: Run) -> str | None:
     if not run.slow_rank:
         return None
-    behind = _milliseconds(run.slow_rank.get("behind_ms"))
+    behind = _unit(run.slow_rank.get("behind_ms"), "ms")
     late = f", {behind} behind the others per step" if behind else ""
     return f"{slow_one(run.slow_rank)} in {run.slow_rank.get('phase')}{late}"
 
 
-def repeat(named: Named) -> str:
-    """The exact commands; one is enough where all runs came from the same."""
-    commands: dict[str, list[str]] = {}
+def commands(named: Named) -> dict[str, list[str]]:
+    """The exact commands, each with the runs that came from it."""
+    found: dict[str, list[str]] = {}
     for name, run in named:
         if run.command:
-            commands.setdefault(run.command, []).append(name)
-    if not commands:
-        return '<p class="absent">The runs came from Python, so no command was recorded.</p>'
-    single = len(commands) == 1
-    return "".join(
-        ("" if single else f"<h3>{escape(', '.join(names))}</h3>")
-        + f'<pre tabindex="0"><code>{escape(command)}</code></pre>'
-        for command, names in commands.items()
-    )
+            found.setdefault(run.command, []).append(name)
+    return found
 
 
-def environment(named: Named) -> str:
-    """The machine the figures were measured on: once, where all runs share it."""
-    machines: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}
+def machines(named: Named) -> list[tuple[Facts, list[str]]]:
+    """The machines the figures were measured on, each with its runs."""
+    found: dict[str, tuple[Facts, list[str]]] = {}
     for name, run in named:
         facts = [(str(key), str(value)) for key, value in (run.environment or {}).items() if value is not None]
-        machines.setdefault(repr(facts), (facts, []))[1].append(name)
-    known = [(facts, names) for facts, names in machines.values() if facts]
-    if not known:
-        return '<p class="absent">No run recorded its machine.</p>'
-    heading = "Machine" if len(known) == 1 else "Machines"
-    return f"<h3>{heading}</h3>" + "".join(
-        ("" if len(known) == 1 else f"<h4>{escape(', '.join(names))}</h4>") + _list(facts) for facts, names in known
-    )
-
-
-def _list(facts: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts)
-    return f'<dl class="facts-list">{items}</dl>'
+        if facts:
+            found.setdefault(repr(facts), (facts, []))[1].append(name)
+    return list(found.values())

@@ -1,4 +1,4 @@
-"""What commands print fits the terminal: nothing is cut off, and what has no room is named."""
+"""Tables fit the terminal: nothing is cut off, and what has no room is named."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.cli import terminal
+from manyhands.cli import look, tables
 from manyhands.record.exports import find_runs
 from manyhands.record.run import Run
-from manyhands.strategies import TABLE, make_strategy
+from manyhands.studies.chaos import KEYS
 
 LONG = {"servers": 2, "mode": "bounded", "staleness": 4}
 
@@ -40,7 +40,7 @@ def test_a_comparison_keeps_every_name_and_says_what_it_leaves_out(
 ) -> None:
     """At 80 columns the names of the strategies used to vanish."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    terminal.show_comparison(RUNS, Path("report.html"), target)
+    tables.show_comparison(RUNS, Path("report.html"), target)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     names = (
@@ -72,13 +72,13 @@ def test_stored_runs_stand_under_their_comparison_with_whole_names(
         copy = Run.from_record({**one.record(), "started": f"2026-03-01T10:1{day}"})
         copy.save(root / compared / f"{copy.strategy}-{day}")
     Run.from_record({**RUNS[2].record(), "started": "2026-03-02T10:11"}).save(root / alone)
-    terminal.show_runs(find_runs(root), root)
+    tables.show_runs(find_runs(root), root)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= columns
     starts = [line.split()[0] for line in lines[1:] if not line.startswith("   ")]
     assert starts == [alone, f"{compared}/", "parameter_server-3", "ddp-2", "single-1", "single-0"]
     assert sum("90.00 %" in line for line in lines) == 5
-    terminal.show_runs([], root)
+    tables.show_runs([], root)
     assert capsys.readouterr().out == "no runs in runs\n"
 
 
@@ -87,11 +87,25 @@ def test_lists_keep_their_columns(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    terminal.show_list({"one": "word " * 30, "longer": "short"}, as_json=False)
+    tables.show_tasks({"one": "word " * 30, "longer": "short"})
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("one     word", "longer  short", "        word")) for line in lines)
-    terminal.show_strategies([make_strategy(name) for name in TABLE], as_json=False)
+    look.strategies()
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     assert ("where it runs" in lines[0]) == (columns == 100)
     assert "exact: promises the weights that one process would train" in lines
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_table_of_faults_has_one_line_a_fault(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long: it goes into files and pipes."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = dict.fromkeys(KEYS)
+    row |= {"strategy": "ddp" * 40, "fault": "kill", "detected_seconds": 0.05, "weights_equal": True, "left_behind": []}
+    tables.show_faults([row])
+    title, line = capsys.readouterr().out.splitlines()
+    assert title.split()[:5] == ["strategy", "fault", "rank", "step", "outcome"]
+    assert line.split() == ["ddp" * 40, "kill", "-", "-", "-", "0.05", "s", *["-"] * 4, "yes", "nothing"]

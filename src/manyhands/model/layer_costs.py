@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..data import nest
-from ..data.one_thread import alone
+from ..data.process_state import alone
 from ..errors import BadInput
-from .program import Program, Step, call
+from .program import Operation, Program
 from .trace import CannotTrace, trace
 
 
@@ -66,7 +66,7 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
-    """The costs of each step of a program. Steps run one by one, each on its own small graph.
+    """The costs of each operation of a program. Steps run one by one, each on its own small graph.
 
     The least of several passes counts, not the median: whatever else the machine does can only add to a time, and one
     disturbed layer would move the cut.
@@ -77,24 +77,24 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
         if not hasattr(model.get_submodule(owner), own):
             setattr(model.get_submodule(owner), own, constant)
     saved: list[int] = []
-    times: list[list[tuple[float, float]]] = [[] for _ in program.steps]
+    times: list[list[tuple[float, float]]] = [[] for _ in program.operations]
     layers: list[Layer] = []
     for turn in range(passes + 1):
         values: dict[int, Any] = dict(enumerate(nest.items(example)))
-        for index, step in enumerate(program.steps):
+        for index, operation in enumerate(program.operations):
             if turn == 0:  # warms up, and looks at what is saved, which takes time
-                with _saving(_parameters(step, model)) as kept:
-                    *_, result = _timed(step, model, values)
+                with _saving(_parameters(operation, model)) as kept:
+                    *_, result = _timed(operation, model, values)
                 saved.append(sum(kept.values()))
             else:
-                forward, backward, result = _timed(step, model, values)
+                forward, backward, result = _timed(operation, model, values)
                 times[index].append((forward, backward))
             if turn == passes:
-                layers.append(_layer(step, model, result, saved[index], times[index]))
+                layers.append(_layer(operation, model, result, saved[index], times[index]))
             if program.mutations:
-                result = _really(step, model, values, result)
+                result = _really(operation, model, values, result)
             values[program.first + index] = result
-            for number in step.reads():
+            for number in operation.reads():
                 if last[number] == index:
                     del values[number]
     return layers
@@ -116,29 +116,31 @@ def _saving(parameters: list[nn.Parameter]) -> Iterator[dict[int, int]]:
         yield kept
 
 
-def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float, float, Any]:
-    """Seconds forward and backward of one step, and its result cut off from the graph."""
+def _timed(operation: Operation, model: nn.Module, values: dict[int, Any]) -> tuple[float, float, Any]:
+    """Seconds forward and backward of one operation, and its result cut off from the graph."""
     leaves: list[Tensor] = []
 
     def fresh(tensor: Any) -> Any:
-        """A copy, because the step may write into it; the gradient ends at the leaf before."""
+        """A copy, because the operation may write into it; the gradient ends at the leaf before."""
         if not isinstance(tensor, Tensor) or not tensor.requires_grad:
             return tensor.clone() if isinstance(tensor, Tensor) else tensor
         leaves.append(tensor.detach().requires_grad_())
         return leaves[-1].clone()
 
-    filled = {number: nest.over(values[number], fresh) for number in step.reads()}
+    filled = {number: nest.over(values[number], fresh) for number in operation.reads()}
     with torch.enable_grad():
         start = _now(model)
-        result = call(step, model, filled)
+        result = operation.run(model, filled)
         forward = _now(model) - start
-    outputs = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    sources = [*leaves, *(parameter for parameter in _parameters(step, model) if parameter.requires_grad)]
+    outputs = [leaf for leaf in nest.leaves(result) if leaf.requires_grad]
+    sources = [*leaves, *(parameter for parameter in _parameters(operation, model) if parameter.requires_grad)]
     backward = 0.0
     if outputs and sources:
         ones = [torch.ones_like(output) for output in outputs]
         start = _now(model)
-        with suppress(Exception):  # torch's checkpoints have steps that no gradient may come to; those cost nothing
+        with suppress(
+            Exception
+        ):  # torch's checkpoints have operations that no gradient may come to; those cost nothing
             torch.autograd.backward(outputs, ones)  # not autograd.grad: reentrant checkpoints refuse to be part of it
         backward = _now(model) - start
         for source in sources:
@@ -147,31 +149,29 @@ def _timed(step: Step, model: nn.Module, values: dict[int, Any]) -> tuple[float,
 
 
 @torch.no_grad()
-def _really(step: Step, model: nn.Module, values: dict[int, Any], measured: Any) -> Any:
-    """The step's result once more, from the values themselves: what was measured wrote into copies of them."""
+def _really(operation: Operation, model: nn.Module, values: dict[int, Any], measured: Any) -> Any:
+    """The operation's result once more, from the values themselves: what was measured wrote into copies of them."""
     wanted = iter([isinstance(leaf, Tensor) and leaf.requires_grad for leaf in nest.items(measured)])
-    result = call(step, model, values)
+    result = operation.run(model, values)
     return nest.over(result, lambda leaf: _leaf(leaf, next(wanted, False)))
 
 
-def _layer(step: Step, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
-    tensors = [leaf for leaf in nest.items(result) if isinstance(leaf, Tensor)]
+def _layer(operation: Operation, model: nn.Module, result: Any, saved: int, times: list[tuple[float, float]]) -> Layer:
+    tensors = list(nest.leaves(result))
     return Layer(
-        name=step.name,
+        name=operation.name,
         forward_seconds=min(forward for forward, _ in times),
         backward_seconds=min(backward for _, backward in times),
-        parameter_bytes=sum(parameter.nbytes for parameter in _parameters(step, model)),
+        parameter_bytes=sum(parameter.nbytes for parameter in _parameters(operation, model)),
         activation_bytes=sum(tensor.nbytes for tensor in tensors),
         saved_bytes=saved,
         differentiable=any(tensor.requires_grad for tensor in tensors),
     )
 
 
-def _parameters(step: Step, model: nn.Module) -> list[nn.Parameter]:
-    """The parameters a step uses, those of its module and those it is handed, each once."""
-    found = [attrgetter(name)(model) for name in sorted(step.attributes())]
-    if step.kind == "module":
-        found += attrgetter(step.target)(model).parameters()
+def _parameters(operation: Operation, model: nn.Module) -> list[nn.Parameter]:
+    """The parameters an operation uses, each once."""
+    found = (attrgetter(name)(model) for name in sorted(operation.uses(model)))
     return list({id(item): item for item in found if isinstance(item, nn.Parameter)}.values())
 
 

@@ -1,0 +1,59 @@
+"""What the words of a command stand for: the task, where it can be found again, and the folder of a new run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from ..task import Task
+
+
+def read_task(spec: str, batch_size: int | None = None, seed: int | None = None) -> Task:
+    from ..tasks import load_task
+    from ..training import PRELOAD
+    from ..world.launch.fork_server import warm_up
+    from ..world.rank import started_by_torchrun
+
+    if not started_by_torchrun():
+        warm_up(PRELOAD)  # the ranks' server imports torch while we read the task
+    task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
+    return task if seed is None else task.replace(seed=seed)
+
+
+def recorded_task(spec: str) -> str:
+    """The task a record names. Records come from anywhere and loading runs the file, so it must be one of ours."""
+    from ..tasks import task_file
+
+    file = task_file(spec)
+    if file is not None and not file.resolve().is_relative_to(Path.cwd()):
+        raise BadInput(
+            f"the run's record names {file}, outside of the current folder, and loading it runs it; "
+            f"if you trust it, pass --task {spec}"
+        )
+    return spec
+
+
+def task_source(spec: str) -> str:
+    """What finds the task again from any folder."""
+    path, colon, rest = spec.partition(":")
+    return f"{Path(path).resolve()}{colon}{rest}" if path.endswith(".py") else spec
+
+
+def new_folder(task: str, strategy: str) -> Path:
+    """runs/<date>-<task>-<strategy>, with a number where that is taken."""
+    name = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in f"{task or 'task'}-{strategy}")
+    base = Path("runs") / f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
+    folder, number = base, 2
+    while folder.exists():
+        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return folder
+
+
+def typed_command() -> str:
+    return shlex.join(["manyhands", *sys.argv[1:]])

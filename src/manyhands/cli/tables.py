@@ -1,0 +1,160 @@
+"""The tables that commands print: a comparison, stored runs, faults, tasks and strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.measure import Measurement
+from rich.table import Table
+
+from ..record.run import Run
+from .terminal import WIDEST, console, percent, table
+
+if TYPE_CHECKING:
+    from ..pages import Column
+
+ENDLESS = 10_000  # columns: no table is wider
+LABEL_WIDTH = 27  # a longer name goes on in the next line
+FIRST_TO_GO = ("threads", "ranks", "efficiency", "peak_memory_bytes", "largest_phase")  # in a narrow terminal
+
+
+def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
+    """The table of a comparison, what failed and why, the conclusion, and where the page is."""
+    from ..pages import columns, conclusion, table
+
+    out = console()
+    rows = table(runs, target)
+    wanted = [column for column in columns(rows, target) if column.key != "note"]
+    shown, comparison = wanted, _comparison(wanted, rows)
+    for key in FIRST_TO_GO:
+        if Measurement.get(out, out.options.update(max_width=ENDLESS), comparison).maximum <= out.width:
+            break
+        shown = [column for column in shown if column.key != key]
+        comparison = _comparison(shown, rows)
+    out.print(comparison)
+    left_out = [column.heading for column in wanted if column not in shown]
+    if left_out:
+        out.print(f"(left out here, in the report: {', '.join(left_out)})")
+    for row in rows:
+        if row["note"]:
+            out.print(f"{row['label']}: {row['note']}")
+    out.print()
+    out.print(conclusion(runs))
+    out.print(f"report: {page}", soft_wrap=True)
+
+
+def _comparison(shown: Sequence[Column], rows: Sequence[dict[str, Any]]) -> Table:
+    from ..pages import name_lines
+
+    numbers = [column.heading for column in shown if column.numeric]
+    filled = table([column.heading for column in shown], numbers, gap=1)
+    for row in rows:
+        label = "\n ".join(name_lines(str(row["label"]), LABEL_WIDTH))
+        filled.add_row(*(label if column.key == "label" else column.text(row) for column in shown))
+    return filled
+
+
+HEADINGS = ("run", "strategy", "ranks", "status", "samples/s", "accuracy")
+NARROWEST = 12  # columns that names of runs need beside the figures
+
+
+def show_runs(runs: Sequence[Run], root: Path) -> None:
+    """Stored runs, one a line, newest first; those of one comparison stand together under its folder.
+
+    Aligned by hand: names that must stay whole to be copied go across all columns, which no table of rich's can do.
+    """
+    out = console()
+    if not runs:
+        out.print(f"no runs in {root}")
+        return
+    entries = [(None, HEADINGS), *((_compared_in(run, root), _run_cells(run, root)) for run in runs)]
+    name_width, *widths = (max(map(len, column)) for column in zip(*(cells for _, cells in entries), strict=True))
+    room = out.width - sum(widths) - len(widths)
+    name_width = min(name_width, room) if room >= NARROWEST else NARROWEST
+    above: Path | None = None
+    for folder, (name, *figures) in entries:
+        if folder is not None and folder != above:
+            out.print(f"{folder}/", soft_wrap=True)
+        above = folder
+        if len(name) > name_width:
+            out.print(name, soft_wrap=True)
+            name = ""
+        aligned = [f"{cell:{side}{width}}" for cell, side, width in zip(figures, "<><>>", widths, strict=True)]
+        out.print(" ".join([f"{name:<{name_width}}", *aligned]), soft_wrap=True)
+
+
+def _compared_in(run: Run, root: Path) -> Path | None:
+    """The folder, below `root`, of the comparison that a run belongs to."""
+    assert run.folder is not None
+    parent = run.folder.relative_to(root).parent
+    return None if parent == Path() else parent
+
+
+def _run_cells(run: Run, root: Path) -> tuple[str, ...]:
+    assert run.folder is not None
+    known = (run.test or {}).get("accuracy")
+    return (
+        f"  {run.folder.name}" if _compared_in(run, root) else run.folder.name,
+        run.label if len(run.label) <= LABEL_WIDTH else f"{run.strategy}:…",  # the folder's name tells the rest
+        str(run.ranks),
+        run.status,
+        f"{run.samples_per_second:,.0f}" if run.samples_per_second else "-",
+        percent(known) if known is not None else "-",
+    )
+
+
+FAULT_COLUMNS = {
+    "strategy": "strategy",
+    "fault": "fault",
+    "rank": "rank",
+    "step": "step",
+    "outcome": "outcome",
+    "detected_seconds": "noticed",
+    "resumed_seconds": "resumed",
+    "steps_repeated": "repeated",
+    "samples_lost": "lost",
+    "samples_doubled": "doubled",
+    "weights_equal": "equal",
+    "left_behind": "left behind",
+}
+
+
+def show_faults(results: Sequence[Mapping[str, Any]]) -> None:
+    """What every fault did, one a line, however long."""
+    filled = table(list(FAULT_COLUMNS.values()))
+    for result in results:
+        filled.add_row(*(_fault_text(result[key]) for key in FAULT_COLUMNS))
+    console(ENDLESS).print(filled)
+
+
+def _fault_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "nothing"
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f} s" if isinstance(value, float) else str(value)
+
+
+def show_tasks(lines: Mapping[str, str]) -> None:
+    filled = table(("task", "line"), wrap=("line",), titled=False)
+    for name, line in lines.items():
+        filled.add_row(name, line)
+    console().print(filled)
+
+
+def show_strategies(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What each does and whether it is exact; where it runs, if the terminal is wide enough."""
+    out = console()
+    headings = ["strategy", "exact", "what it does", "where it runs"][: 4 if out.width >= WIDEST else 3]
+    filled = table(headings, wrap=headings[2:])
+    for row in rows:
+        cells = row["name"], "yes" if row["exact"] else "no", row["summary"], row["runs_on"]
+        filled.add_row(*cells[: len(headings)])
+    out.print(filled)
+    out.print("exact: promises the weights that one process would train")
+    if len(headings) < 4:
+        out.print(f"where each runs: in {WIDEST} columns, or with --json")

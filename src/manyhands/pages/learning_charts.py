@@ -1,0 +1,202 @@
+"""How well the model learned: loss, test accuracy, accuracy of every class, staleness of the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from html import escape
+from statistics import fmean
+
+import plotly.graph_objects as go
+
+from ..record.run import Run
+from .chart import NAMED, Drawing, Series, chart, figure, heatmap, pattern, rows_figure, short
+from .figures import accuracy, number, percent
+
+POINTS = 60  # a curve has at most so many points; each is the mean of a window of steps
+CLASSES = 20  # so many classes fit a chart; of more, the hardest are shown
+BINS = 40  # bars of a histogram at most
+TICKS = 12  # named whole numbers under them at most
+Points = Sequence[tuple[float, float]]
+
+
+def _loss_by_steps(run: Run) -> Points:
+    return _windows(range(1, len(run.losses or []) + 1), run)
+
+
+def _loss_by_time(run: Run) -> Points:
+    """An epoch's seconds spread evenly over its steps."""
+    steps, times, start = len(run.losses or []), list[float](), 0.0
+    for epoch in run.epochs or []:
+        seconds, samples = number(epoch.get("seconds")), number(epoch.get("samples"))
+        if not seconds or not samples or not run.batch_size:
+            break
+        length = min(math.ceil(samples / run.batch_size), steps - len(times))
+        times += [start + seconds * (step + 1) / length for step in range(length)]
+        start += seconds
+    if len(times) != steps:
+        total = number(run.seconds)
+        times = [total * (step + 1) / steps for step in range(steps)] if total else []
+    return _windows(times, run) if times else []
+
+
+def _windows(places: Sequence[float], run: Run) -> Points:
+    """The mean loss of every window of steps, at the place of its last step."""
+    size, points = _window(run), []
+    for start in range(0, len(places), size):
+        known = [loss for value in run.losses[start : start + size] if (loss := number(value)) is not None]
+        if known:
+            points.append((places[min(start + size, len(places)) - 1], fmean(known)))
+    return points
+
+
+def _window(run: Run) -> int:
+    return max(1, math.ceil(len(run.losses or []) / POINTS))
+
+
+def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Drawing:
+    values = [loss for _, points in found for _, loss in points]
+    steep = min(values) > 0 and max(values) > 20 * min(values)
+    y = {"title": "loss per sample", "type": "log" if steep else "linear", "dtick": "D2" if steep else None}
+    fig = figure(220, {"title": unit, "rangemode": "tozero"}, y)
+    for item, points in found:
+        fig.add_scatter(
+            x=[short(place) for place, _ in points],
+            y=[short(loss) for _, loss in points],
+            mode="lines" if len(points) > 1 else "markers",
+            line={"color": item.colour, "dash": item.dash, "width": 2},
+            name=item.tick,
+            hovertemplate="loss %{y:.4g} at %{x:.4~g}" + NAMED,
+        )
+    window = max(_window(item.run) for item, _ in found)
+    caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
+    caption += " The scale of the loss is logarithmic." if steep else ""
+    rows = [
+        [item.name, f"{points[0][1]:.4g}", f"{points[-1][1]:.4g}", f"{points[-1][0]:,.4g}"] for item, points in found
+    ]
+    return Drawing(fig, caption, ("strategy", "first loss", "last loss", unit_name), rows)
+
+
+NO_LOSS = "No run recorded the loss of its steps."
+loss_by_time = chart("loss-time", "Training loss by time", _loss_by_time, NO_LOSS, half=True)(
+    partial(_loss, "time in training steps (seconds)", "seconds")
+)
+loss_by_steps = chart("loss-steps", "Training loss by steps", _loss_by_steps, NO_LOSS, half=True)(
+    partial(_loss, "steps (batches over all ranks)", "steps")
+)
+
+
+def _accuracies(run: Run) -> Points:
+    """In percent, after each epoch; of the end alone where that is all there is."""
+    points = [
+        (index + 1, 100 * value)
+        for index, epoch in enumerate(run.epochs or [])
+        if (value := number(epoch.get("test_accuracy"))) is not None
+    ]
+    final = accuracy(run)
+    return points or ([(max(1, len(run.epochs or [])), 100 * final)] if final is not None else [])
+
+
+@chart("accuracy", "Test accuracy after each epoch", _accuracies, "No test accuracy was recorded.")
+def accuracy_chart(found: list[tuple[Series, Points]]) -> Drawing:
+    """Test accuracy after each epoch; with one epoch only, a dot a run."""
+    longest = max(len(points) for _, points in found)
+    unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
+    if longest == 1:
+        fig, title = _ends(found, unit), "Test accuracy at the end"
+    else:
+        fig, title = figure(220, {"title": "epochs", "dtick": 1 if longest <= 20 else None}, unit), None
+        for item, points in found:
+            fig.add_scatter(
+                x=[epoch for epoch, _ in points],
+                y=[short(value) for _, value in points],
+                mode="lines+markers",
+                line={"color": item.colour, "dash": item.dash, "width": 2},
+                marker={"symbol": item.symbol, "size": 8, "color": item.colour},
+                name=item.tick,
+                hovertemplate="%{y:.2f} % after epoch %{x}" + NAMED,
+            )
+    rows = [[item.name, *(f"{value:.2f} %" for _, value in (points[0], points[-1]))] for item, points in found]
+    return Drawing(fig, "The scale does not begin at zero.", ("strategy", "first", "last"), rows, title)
+
+
+def _ends(found: list[tuple[Series, Points]], unit: dict[str, str]) -> go.Figure:
+    ends = [points[0][1] for _, points in found]
+    margin = max(0.08 * (max(ends) - min(ends)), 0.1)
+    x = {**unit, "range": [min(ends) - margin, max(ends) + 3 * margin]}  # room for the figures beside the marks
+    fig = rows_figure(36 * len(found), x, [item.tick for item, _ in found], showlegend=False)
+    for row, (end, (item, _)) in enumerate(zip(ends, found, strict=True)):
+        fig.add_scatter(
+            x=[short(end)],
+            y=[row],
+            mode="markers+text",
+            marker={"color": item.colour, "symbol": item.symbol, "size": 11},
+            text=f"{end:.2f} %",
+            textposition="middle right",
+            cliponaxis=False,
+            name=item.safe,
+            hovertemplate="%{x:.2f} %" + NAMED,
+        )
+    return fig
+
+
+def _per_class(run: Run) -> dict[str, float]:
+    found = (run.test or {}).get("per_class") or {}
+    return {str(name): share for name, value in found.items() if (share := number(value)) is not None}
+
+
+@chart("classes", "Test accuracy of every class", _per_class, "No run recorded the accuracy of each class.")
+def classes_chart(found: list[tuple[Series, dict[str, float]]]) -> Drawing:
+    """Test accuracy of every class, one line a run."""
+    every = list(dict.fromkeys(name for _, shares in found for name in shares))
+    lowest, where, under = min((share, name, item.name) for item, shares in found for name, share in shares.items())
+    caption = f"Lowest: {percent(lowest, 1)} on class {where} under {under}."
+    classes = every
+    if len(every) > CLASSES:
+        hardest = sorted(every, key=lambda name: min(shares.get(name, 1.0) for _, shares in found))[:CLASSES]
+        classes = [name for name in every if name in hardest]
+        caption += f" Of {len(every)} classes, the {CLASSES} hardest are shown."
+    lines = [[shares.get(name) for name in classes] for _, shares in found]
+    cells = [[None if share is None else 100 * share for share in line] for line in lines]
+    fig = heatmap([item.tick for item, _ in found], list(map(escape, classes)), cells, "class", "accuracy (%)")
+    rows = [
+        [item.name, *("-" if share is None else percent(share, 1) for share in line)]
+        for (item, _), line in zip(found, lines, strict=True)
+    ]
+    return Drawing(fig, caption, ("strategy", *classes), rows)
+
+
+def _staleness(run: Run) -> list[float]:
+    """How often each number of updates was counted."""
+    counts = [number(value) or 0.0 for value in (run.staleness or {}).get("histogram") or []]
+    return counts if sum(counts) > 0 else []
+
+
+@chart("staleness", "Staleness of gradients", _staleness, "No run was asynchronous, so no gradient was stale.")
+def staleness_chart(found: list[tuple[Series, list[float]]]) -> Drawing:
+    """How many updates of others came between reading the weights and writing the gradient."""
+    values = max(len(counts) for _, counts in found)
+    width = max(1, math.ceil(values / BINS))
+    x = {"title": "staleness (updates by other ranks)", "dtick": max(width, math.ceil(values / TICKS))}
+    y = {"title": "share of gradients (%)", "ticksuffix": " %", "rangemode": "tozero"}
+    fig = figure(220, x, y, barmode="group", showlegend=True)
+    for index, (item, counts) in enumerate(found):
+        binned = [sum(counts[start : start + width]) for start in range(0, len(counts), width)]
+        fig.add_bar(
+            x=[start * width for start in range(len(binned))],
+            y=[short(100 * value / sum(counts)) for value in binned],
+            marker={"color": item.colour, "pattern": pattern(("", "/", "x", ".", "-", "|")[index % 6])},
+            name=item.tick,
+            hovertemplate="staleness %{x}: %{y:.1f} % of the gradients" + NAMED,
+        )
+    rows = [[item.name, *_staleness_text(item.run.staleness or {})] for item, _ in found]
+    means = "; ".join(f"{name} {mean} on average, {most} at most" for name, mean, most in rows)
+    caption = f"How many updates of others came between reading the weights and writing the gradient: {means}."
+    caption += f" Each bar stands for {width} values." if width > 1 else ""
+    return Drawing(fig, caption, ("strategy", "mean", "most"), rows)
+
+
+def _staleness_text(known: dict[str, object]) -> tuple[str, str]:
+    mean, most = number(known.get("mean")), number(known.get("max"))
+    return "-" if mean is None else f"{mean:.2f}", "-" if most is None else f"{most:,.0f}"

@@ -1,0 +1,131 @@
+"""What training got out of the machine and asked of it: speed, memory of every rank, use of every core and GPU."""
+
+from __future__ import annotations
+
+from html import escape
+
+from ..record.run import Run
+from .chart import NAMED, SURFACE, TEXT, Drawing, Series, chart, heatmap, rows_figure, short
+from .figures import memory_text, number, speed, speeds, spread
+
+RANKS = 8  # so many ranks fit a row of bars; of more, the lowest, the middle and the highest are shown
+GAP = 0.8  # between the bars of two runs, in bars
+
+
+@chart("speed", "Samples per second", speed, "No run has a speed.")
+def speed_chart(found: list[tuple[Series, float]]) -> Drawing:
+    """Samples per second of every run: the median as a bar, every round as a dot."""
+    x = {"title": "samples per second", "rangemode": "tozero", "tickformat": ",~s"}
+    fig = rows_figure(40 * len(found), x, [item.tick for item, _ in found], showlegend=False)
+    fastest = max(middle for _, middle in found)
+    for row, (item, middle) in enumerate(found):
+        rounds, roomy, text = speeds(item.run), middle > fastest / 3, f"<b>{middle:,.0f}</b>"
+        fig.add_bar(
+            x=[short(middle)],
+            y=[row],
+            orientation="h",
+            width=0.62,
+            marker={"color": item.fill},
+            text=text if roomy else "",
+            textposition="inside",
+            insidetextanchor="start",
+            textfont={"color": SURFACE},
+            name=item.safe,
+            hovertemplate="%{x:,.0f} samples/s" + NAMED,
+        )
+        fig.add_scatter(
+            x=[short(value) for value in rounds],
+            y=[row] * len(rounds),
+            mode="markers",
+            marker={"color": SURFACE, "size": 8, "line": {"color": TEXT, "width": 1.5}},
+            name=item.safe,
+            hovertemplate="a round: %{x:,.0f} samples/s" + NAMED,
+        )
+        if not roomy:  # beside the bar and its dots
+            beside = short(max([middle, *rounds]))
+            fig.add_annotation(x=beside, y=row, text=text, showarrow=False, xanchor="left", xshift=8)
+    caption = "Bars in grey are one process. "
+    if any(spread(item.run) for item, _ in found):
+        caption += "A bar is the median, a dot one round; rows of one comparison took turns in every round."
+    else:
+        caption += "Each speed was measured once: differences of less than a tenth mean little."
+    rows = [
+        [item.name, f"{middle:,.0f}", ", ".join(f"{value:,.0f}" for value in speeds(item.run)) or "-"]
+        for item, middle in found
+    ]
+    return Drawing(fig, caption, ("strategy", "samples/s", "rounds"), rows)
+
+
+def _memory(run: Run) -> list[tuple[str, float]]:
+    bars = [
+        (f"rank {rank.get('rank', index)}", value)
+        for index, rank in enumerate(run.per_rank or [])
+        if (value := number(rank.get("peak_memory_bytes"))) is not None
+    ]
+    if len(bars) <= RANKS:
+        return bars
+    order = sorted(bars, key=lambda bar: bar[1])
+    return [order[0], order[len(order) // 2], order[-1]]
+
+
+@chart("memory", "Peak memory of every rank", _memory, "No run recorded the memory of its ranks.", half=True)
+def memory_chart(found: list[tuple[Series, list[tuple[str, float]]]]) -> Drawing:
+    """The most memory every rank held: bars side by side, with a gap between runs."""
+    bars = [(item, rank, value) for item, ranks in found for rank, value in ranks]
+    places, middles, tops, end = [], [], [], -GAP
+    for _, ranks in found:
+        first, end = end + GAP, end + GAP + len(ranks)
+        tops.append(first - 0.42)
+        middles.append((first + end - 1) / 2)
+        places += [first + index for index in range(len(ranks))]
+    unit, size = ("GiB", 2**30) if max(value for *_, value in bars) >= 2**30 else ("MiB", 2**20)
+    x = {"title": f"memory ({unit})", "rangemode": "tozero"}
+    ticks = [item.tick for item, _ in found]
+    fig = rows_figure(int(24 * (end + GAP)), x, ticks, middles, tops, showlegend=False)
+    fig.update_yaxes(range=[end - 0.3, -1.0])
+    fig.add_bar(
+        x=[short(value / size) for *_, value in bars],
+        y=places,
+        orientation="h",
+        width=0.84,
+        marker={"color": [item.fill for item, *_ in bars]},
+        text=[f"{escape(rank)}: {memory_text(value)}" for _, rank, value in bars],
+        textposition="inside",
+        insidetextanchor="start",
+        textfont={"color": SURFACE},
+        customdata=[item.safe for item, *_ in bars],
+        hovertemplate="%{text}<extra>%{customdata}</extra>",
+    )
+    caption = "The most a rank held at any moment of its run; rank 0 evaluates too."
+    if any(len(item.run.per_rank) > RANKS for item, _ in found):
+        caption += f" Of more than {RANKS} ranks the lowest, the middle and the highest are shown."
+    rows = [[item.name, rank, memory_text(value)] for item, rank, value in bars]
+    return Drawing(fig, caption, ("strategy", "rank", "peak memory"), rows)
+
+
+Device = tuple[str, int, str]  # cores before GPUs, each in the order of its numbers, and its name
+
+
+def _usage(run: Run) -> dict[Device, float]:
+    usage = run.usage or {}
+    return {
+        (group, len(name := f"{noun} {entry.get(key, index)}"), name): value
+        for group, key, noun in (("cores", "core", "core"), ("gpus", "gpu", "GPU"))
+        for index, entry in enumerate(usage.get(group) or [])
+        if (value := number(entry.get("mean_percent"))) is not None
+    }
+
+
+@chart("usage", "Use of every core and GPU", _usage, "No run recorded the use of cores and GPUs.", half=True)
+def usage_chart(found: list[tuple[Series, dict[Device, float]]]) -> Drawing:
+    """Mean use of every core and GPU while a run trained."""
+    devices = sorted({device for _, use in found for device in use})
+    names = [name for *_, name in devices]
+    cells = [[use.get(device) for device in devices] for _, use in found]
+    fig = heatmap([item.tick for item, _ in found], names, cells, "device", "mean use (%)", span=(0, 100))
+    rows = [
+        [item.name, *("-" if value is None else f"{value:.0f} %" for value in line)]
+        for (item, _), line in zip(found, cells, strict=True)
+    ]
+    caption = "Mean while training; 100 % is a core or a GPU that never rests."
+    return Drawing(fig, caption, ("strategy", *names), rows)

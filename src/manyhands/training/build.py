@@ -1,0 +1,97 @@
+"""From a task to a job: factories called under the seed, data opened, what cannot be trained refused."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from ..data.order import Order
+from ..data.process_state import seeded
+from ..data.sources import make_source
+from ..data.stream import StreamSource
+from ..errors import BadInput
+from ..model.optimizers import check_optimizer, optimizer_traits
+from ..strategies.job import Job, StepSettings, trained_parameters
+from ..task import Task
+from ..world.launch.by_value import by_value_copy
+
+REFER_TO_MODEL = ("loss", "optimizer", "schedule", "augment", "metrics", "sample")
+
+
+def build(task: Task, settings: StepSettings) -> Job:
+    """Call the factories, open the data and refuse what cannot be trained."""
+    if not isinstance(task, Task):
+        raise BadInput(f"fit needs a manyhands Task (found {type(task).__name__}); mh.load_task reads one from a file")
+    with seeded(task.seed):
+        task, model = _build_model(task)
+        train = make_source(_made(task.train, "train"), task.collate, "train")
+        test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
+    order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
+    job = Job(task, model.train(), train, test, order, settings)
+    _check_layouts(model)
+    check_optimizer(task, trained_parameters(model), job.total_updates)
+    job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
+    return job
+
+
+def _check_layouts(model: nn.Module) -> None:
+    """What cannot be laid into shared memory and files is refused before a rank trips over it."""
+    held = chain(model.named_parameters(), model.named_buffers())
+    sparse = next((name for name, tensor in held if tensor.layout != torch.strided), None)
+    if sparse is not None:
+        raise BadInput(
+            f'the model\'s "{sparse}" is a sparse tensor, which ranks cannot share; register it dense and call '
+            "to_sparse() in the forward pass"
+        )
+
+
+def check_length(job: Job) -> None:
+    """How many steps there are must be known before the first: a stream may not say."""
+    if not isinstance(job.train, StreamSource):
+        return
+    epochs, workers = job.epochs, job.settings.loader_workers
+    if job.endless and job.settings.max_steps is None:
+        raise BadInput(
+            "task.train is a stream without a length, so nobody knows how many steps an epoch has; "
+            "give max_steps (--max-steps), or give it a __len__ (samples of an epoch)"
+        )
+    if job.endless and epochs > 1:
+        raise BadInput(
+            f"task.train is a stream without a length, so {epochs} epochs cannot be told apart; "
+            "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples of an epoch)"
+        )
+    if isinstance(workers, int) and workers > 1:
+        raise BadInput(f"a stream is read by one worker process a rank (loader_workers: {workers}); use 0, 1 or auto")
+
+
+def _build_model(task: Task) -> tuple[Task, nn.Module]:
+    """The model, and the task around it. One that was given is copied together with what may refer to it."""
+    if isinstance(task.model, nn.Module):
+        try:
+            model, changes = by_value_copy((task.model, {name: getattr(task, name) for name in REFER_TO_MODEL}))
+        except Exception as problem:
+            kind, reason = type(task.model).__name__, str(problem).strip().splitlines()[0]
+            raise BadInput(
+                f"task.model ({kind}) cannot be sent to the ranks ({reason}); "
+                "give the function that makes it instead of the model: model=make_model"
+            ) from problem
+        return task.replace(model=model, **changes), model
+    model = task.model()
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"task.model made a {type(model).__name__}, not a torch.nn.Module")
+    return task, model
+
+
+def _made(data: Any, name: str) -> Any:
+    if callable(data) and not isinstance(data, Dataset | tuple | list):
+        try:
+            return data()
+        except BadInput:
+            raise
+        except Exception as problem:
+            raise BadInput(f"task.{name} failed to make its data: {type(problem).__name__}: {problem}") from problem
+    return data

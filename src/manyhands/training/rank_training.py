@@ -1,0 +1,176 @@
+"""One process's part of a fit: its feed, its worker and the observers are put together, and the loop runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..data.feed import Feed, RankFeed
+from ..data.stream import StreamSource
+from ..record.run import available_cores, environment, weights_digest
+from ..record.summary import timeline
+from ..strategies.contract import Strategy, Worker
+from ..strategies.job import Job
+from ..world.health.heartbeats import FIRST
+from ..world.rank import Rank
+from .callbacks import OnEpoch, OnStep
+from .capture.capture import Capture, capture
+from .checkpoints.checkpoint import Checkpoint, fingerprint
+from .checkpoints.snapshots import Keeping, Snapshots
+from .epoch_end import EpochEnd, Judge
+from .figures import RankFigures
+from .late_shares import LateShares
+from .loop import Loop
+from .observers import Faults, Observer, ProgressReports
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank must know of the fit beyond the job."""
+
+    on_step: bool = False
+    on_epoch: bool = False
+    progress: bool = True
+    keeping: Keeping | None = None  # where and how often checkpoints are written
+    resume: Checkpoint | None = None  # where to go on from
+    faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
+    survive: bool = False  # ranks go on without a dead one and share its work
+    fault: Callable[[Rank, int], None] | None = None  # what chaos does in start-up (step 0) and before every step
+
+
+@dataclass
+class Outcome:
+    """What rank 0 gives back to the caller: the figures of the record, and the weights."""
+
+    record: dict[str, Any]
+    weights: dict[str, Any]
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+
+
+class RankTraining:
+    """The parts of one process, and what becomes of them at the end."""
+
+    def __init__(self, job: Job, strategy: Strategy, rank: Rank, plan: Plan):
+        self.job, self.strategy, self.rank, self.plan = job, strategy, rank, plan
+        rank.say("start-up")
+        if plan.fault is not None:
+            plan.fault(rank, 0)
+        self.judge = Judge(job, rank, plan.survive)
+        task = fingerprint(job) if plan.keeping is not None else {}
+        worker = strategy.setup(job, rank)
+        feed = self._feed()
+        self.figures = self._figures(worker, feed)
+        rank.board.row(rank.index)[FIRST] = rank.clock.steps + 1
+        self.capture = self._captured(worker, feed)  # makes a few steps of its own, and may compile the model
+        self.worker = self.figures.worker = self.capture.worker
+        self.epoch_end = EpochEnd(rank, self.worker, self.figures, self.judge)
+        self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(task), rank.barrier)
+
+    def run(self) -> Outcome | None:
+        rank, first = self.rank, self.rank.clock.steps
+        started = time.monotonic()  # of the machine, so the caller's is the same
+        if rank.leads:
+            rank.tell("started", started)
+        self.figures.marks.begin(self.figures.made)
+        self.loop.run(self.job.order.epochs(first, self.job.total_steps))
+        # resumed at the very end no epoch was trained, as every process sees: the weights are asked for here
+        weights = self.epoch_end.weights if rank.clock.steps > first else self.worker.weights()
+        outcome = self._outcome(weights, started)
+        rank.done()
+        self.worker.close()
+        return outcome
+
+    # ------------------------------------------------------------ the parts
+
+    def _feed(self) -> RankFeed:
+        """What this process reads."""
+        job, rank = self.job, self.rank
+        return RankFeed(
+            job.train,
+            job.order,
+            self.strategy.feed(rank),
+            clock=rank.clock,
+            device=rank.device,
+            augment=job.task.augment,
+            process=rank.index,
+            sharing=rank.processes,
+            workers=job.settings.loader_workers or 0,
+            most_workers=max(1, available_cores() // rank.processes),
+            draws=job.proof.reseeds,
+            tell=lambda text: rank.tell("note", text) if rank.leads else None,
+        )
+
+    def _with_late_shares(self, feed: RankFeed) -> Feed:
+        job, rank = self.job, self.rank
+        # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
+        alone = rank.ranks == 1 or job.order.accumulate > 1 or self.plan.on_step
+        helps = self.strategy.traits.helps and not alone and not isinstance(job.train, StreamSource)
+        return LateShares(feed, rank, helps, self.plan.survive) if helps or self.plan.survive else feed
+
+    def _figures(self, worker: Worker, feed: RankFeed) -> RankFigures:
+        """The count of what is done: from the start, or from where a checkpoint was taken, which the worker loads."""
+        repeats = feed.shard is not None and feed.shard.repeats
+        figures = RankFigures(self.rank, worker, self.strategy.traits.lockstep, self.plan.survive, repeats)
+        if self.plan.resume is not None:
+            worker.load(self.plan.resume.weights, self.plan.resume.state)
+            figures.restore(self.plan.resume)
+        figures.history.faults = list(self.plan.faults)
+        return figures
+
+    def _captured(self, worker: Worker, feed: RankFeed) -> Capture:
+        """The worker with its steps recorded in a CUDA graph, where they can be."""
+        if self.rank.device.type != "cuda" or self.job.settings.capture == "off":
+            return Capture(worker)
+        if self.plan.on_step:
+            return Capture(worker, "on_step looks at every step")
+        return capture(worker, feed, self.job, self.rank)
+
+    def _observers(self, task: dict[str, Any]) -> list[Observer]:
+        """In the order in which they are called."""
+        plan, rank, figures = self.plan, self.rank, self.figures
+        observers: list[Observer] = [figures, self.epoch_end]
+        if plan.fault is not None:
+            observers.append(Faults(rank, plan.fault))
+        if plan.progress and (rank.leads or plan.survive):
+            observers.append(ProgressReports(self.job, rank, figures.losses))
+        if plan.on_epoch:
+            observers.append(OnEpoch(rank, figures))
+        if plan.keeping is not None:
+            order, strategy = self.job.order, self.strategy
+            observers.append(Snapshots(plan.keeping, task, order, strategy, rank, self.worker, figures, plan.resume))
+        if plan.on_step:
+            observers.append(OnStep(rank, self.job.order, self.worker, figures))
+        return observers
+
+    # ------------------------------------------------------------ the end
+
+    def _outcome(self, weights: dict[str, Any] | None, started: float) -> Outcome | None:
+        mine = self.figures.final()
+        while True:  # again where the rank that leads dies and another must deliver in its place
+            everyone = self.rank.gather(mine)
+            outcome = None
+            if self.rank.leads and weights is not None and everyone is not None:
+                outcome = self._summed_up([item for item in everyone if item is not None], weights, started)
+            if self.rank.deliver(outcome):
+                return None if self.plan.survive else outcome  # the caller has it
+            weights = self.worker.weights()
+
+    def _summed_up(self, everyone: list[dict[str, Any]], weights: dict[str, Any], started: float) -> Outcome:
+        history = self.figures.history
+        if history.test is None:  # nothing was left to train, or the rank that evaluated is dead
+            history.test = self.judge.test(weights)
+        record = self.figures.record_of(everyone)
+        if self.rank.processes == 1:
+            record["notes"] += self.capture.notes()
+        record.update(
+            checkpoint_seconds=history.checkpoint_seconds if self.plan.keeping else None,
+            weights_sha256=weights_digest(weights),
+            environment=environment(),
+            first_step_time=started,
+            status="stopped" if self.loop.stopped else "done",
+            reason=self.loop.stopped,
+            **self.capture.record(),
+        )
+        return Outcome(record, weights, timeline(everyone))
