@@ -13,9 +13,9 @@ _WHERE = {
     "DataParallelModel": "strategies.pieces.replicas",
     "DataParallelCriterion": "strategies.pieces.replicas",
     "SharedModel": "strategies.pieces.shared_weights",
-    "send": "strategies.pieces.links",
-    "receive": "strategies.pieces.links",
-    "Links": "strategies.pieces.links",
+    "send": "strategies.pieces.stage_links",
+    "receive": "strategies.pieces.stage_links",
+    "Links": "strategies.pieces.stage_links",
     "cut": "model",
     "profile": "model",
     "gpipe": "strategies.pieces.pipeline_schedules",
@@ -23,7 +23,7 @@ _WHERE = {
     "interleaved": "strategies.pieces.pipeline_schedules",
     "plan": "strategies.pieces.pipeline_schedules",
     "split_sizes": "strategies.pieces.pipeline_schedules",
-    "simulate": "strategies.pieces.pipeline_schedules",
+    "simulate": "strategies.pieces.pipeline_timeline",
     "Order": "data.order",
     "Shard": "data.order",
     "ShardSampler": "data.sampler",
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     from .data.sampler import ShardSampler as ShardSampler
     from .model import cut as cut
     from .model import profile as profile
-    from .strategies.pieces.links import Links as Links
-    from .strategies.pieces.links import receive as receive
-    from .strategies.pieces.links import send as send
     from .strategies.pieces.pipeline_schedules import gpipe as gpipe
     from .strategies.pieces.pipeline_schedules import interleaved as interleaved
     from .strategies.pieces.pipeline_schedules import one_f_one_b as one_f_one_b
     from .strategies.pieces.pipeline_schedules import plan as plan
-    from .strategies.pieces.pipeline_schedules import simulate as simulate
     from .strategies.pieces.pipeline_schedules import split_sizes as split_sizes
+    from .strategies.pieces.pipeline_timeline import simulate as simulate
     from .strategies.pieces.replicas import DataParallelCriterion as DataParallelCriterion
     from .strategies.pieces.replicas import DataParallelModel as DataParallelModel
     from .strategies.pieces.shared_weights import SharedModel as SharedModel
+    from .strategies.pieces.stage_links import Links as Links
+    from .strategies.pieces.stage_links import receive as receive
+    from .strategies.pieces.stage_links import send as send
     from .world.launch.together import together as together
