@@ -18,7 +18,7 @@ from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
 from manyhands.strategies.contract import Strategy, Traits, Worker, admit, exactness
 from manyhands.strategies.job import StepSettings
 from manyhands.training.build import build
-from tests.conftest import BATCH, MODELS, SAMPLES, distance, ends_soon, make_task, quick_fit
+from tests.conftest import BATCH, MODELS, ROOT, SAMPLES, distance, ends_soon, make_task, quick_fit
 from tests.strategies.cutting import Normed
 from tests.strategies.driving import reference
 
