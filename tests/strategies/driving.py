@@ -58,11 +58,17 @@ def halving(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_sc
     return torch.optim.lr_scheduler.StepLR(optimizer, 6, 0.5)
 
 
+@functools.cache
+def _alone() -> tuple[Point, Point]:
+    """Ten and twenty steps of `single`, once for all strategies."""
+    task = make_task(optimizer=with_memory, schedule=halving)
+    return drive(task, "single", 1, 0, 10), drive(task, "single", 1, 0, 20)
+
+
 def check_state_travels(strategy: str, ranks: int) -> None:
     """Ten steps here and ten under `single`, or the other way round, are twenty steps of `single`."""
     task = make_task(optimizer=with_memory, schedule=halving)
-    whole, state = drive(task, "single", 1, 0, 20)
-    half = drive(task, "single", 1, 0, 10)
+    half, (whole, state) = _alone()
     mine = drive(task, strategy, ranks, 0, 10)
     assert mine[1]["updates"] == 10
     assert mine[1]["optimizer"]["state"].keys() == half[1]["optimizer"]["state"].keys()
