@@ -189,6 +189,8 @@ def test_short_names_and_options() -> None:
         make_strategy("hybrid:replicas=2,stages=2", 3)
     with pytest.raises(mh.BadInput, match="give one of the two"):
         make_strategy("ddp:ranks=3", 2)
+    with pytest.raises(mh.BadInput, match=r"a strategy is a name or a manyhands strategy \(found int\)"):
+        make_strategy(2)  # type: ignore[arg-type]
 
 
 def test_a_lone_rank_of_ddp_is_single() -> None:

@@ -19,6 +19,7 @@ from manyhands.world.health.heartbeats import DONE, FIRST, LOST, PHASE, PHASE_NU
 from manyhands.world.health.stalls import StallFinder, processor_seconds
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
+from tests.conftest import ends_soon
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -150,10 +151,8 @@ def test_ranks_that_ended_are_not_judged() -> None:
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed) as failure:
+    with ends_soon(), pytest.raises(RankFailed) as failure:
         fit(toy(loss=BreakingLoss(what, call=4)), "ddp", ranks=2, stall_seconds=1.6)
-    assert time.monotonic() - began < 15
     assert str(failure.value) == words
     assert failure.value.kind == "stalled"
     stacks = failure.value.traceback or ""
@@ -195,12 +194,12 @@ class SlowTest:
     """A test set that is slow to read."""
 
     def __len__(self) -> int:
-        return 4
+        return 3
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         import torch
 
-        time.sleep(0.7)
+        time.sleep(0.6)
         return torch.zeros(12), 0
 
 
@@ -209,7 +208,7 @@ def test_a_long_evaluation_is_not_a_stall() -> None:
     run = fit(toy(test=SlowTest(), epochs=1), "ddp", ranks=2, stall_seconds=1.0)
     assert run.status == "done"
     assert run.evaluation_seconds is not None
-    assert run.evaluation_seconds > 2
+    assert run.evaluation_seconds > 1.5
 
 
 @pytest.mark.usefixtures("nothing_left")

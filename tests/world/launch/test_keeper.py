@@ -14,9 +14,8 @@ import pytest
 
 import manyhands as mh
 from manyhands.errors import RankFailed
-from manyhands.studies.chaos import survivors
 from tests.breakable import BreakingLoss, toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ends_soon
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -31,23 +30,19 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
-    began = time.time()
     code = ORPHANS.format(root=str(ROOT))
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         ranks = _ranks_of(caller.pid)
         assert len(ranks) == 2
         time.sleep(0.5)
+        below = psutil.Process(caller.pid).children(recursive=True)  # server and keeper too
         os.kill(caller.pid, signal.SIGKILL)
-        psutil.wait_procs(ranks, timeout=2)
-        assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+        _, alive = psutil.wait_procs(below, timeout=20)  # within two seconds, on an idle machine
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     finally:
         caller.kill()
         caller.wait()
-    until = time.time() + 2
-    while survivors(began) and time.time() < until:
-        time.sleep(0.05)
-    assert survivors(began) == []
 
 
 def kill_keeper() -> None:
@@ -57,10 +52,8 @@ def kill_keeper() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_when_the_keeper_of_the_ranks_is_killed_the_run_ends() -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
+    with ends_soon(), pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
         fit(toy(loss=BreakingLoss(kill_keeper, call=3)), "ddp", ranks=2)
-    assert time.monotonic() - began < 10
 
 
 def _ranks_of(caller: int) -> list[psutil.Process]:
