@@ -142,11 +142,13 @@ def ends_soon() -> Iterator[None]:
 
 def rank_processes() -> list[int]:
     """Processes of launches that still live: everything below this program's fork server."""
-    me = psutil.Process()
-    servers = [
-        child for child in me.children() if "manyhands.world.launch.fork_server_process" in " ".join(_words(child))
-    ]
-    return [process.pid for server in servers for process in server.children(recursive=True) if _lives(process)]
+    below = (process for server in fork_servers() for process in server.children(recursive=True))
+    return [process.pid for process in below if _lives(process)]
+
+
+def fork_servers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "manyhands.world.launch.fork_server_process" in " ".join(_words(child))]
 
 
 def _words(process: psutil.Process) -> list[str]:

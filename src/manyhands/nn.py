@@ -11,10 +11,11 @@ from .data.order import Order, Shard
 from .data.sampler import ShardSampler
 from .errors import did_you_mean
 from .model import cut, profile
-from .strategies.pieces.links import Links, receive, send
-from .strategies.pieces.pipeline_schedules import gpipe, interleaved, one_f_one_b, plan, simulate, split_sizes
+from .strategies.pieces.pipeline_schedules import gpipe, interleaved, one_f_one_b, plan, split_sizes
+from .strategies.pieces.pipeline_timeline import simulate
 from .strategies.pieces.replicas import DataParallelCriterion, DataParallelModel
 from .strategies.pieces.shared_weights import SharedModel
+from .strategies.pieces.stage_links import Links, receive, send
 from .world.launch.together import together
 
 __all__ = [

