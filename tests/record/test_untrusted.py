@@ -23,7 +23,9 @@ from manyhands.record.exports import find_runs
 from manyhands.record.live import LIVE_FILE
 from manyhands.record.run import RECORD_FILE, Run
 from manyhands.record.untrusted import plain, read_json
-from manyhands.training.checkpoints.checkpoint import MANIFEST, STATE, _manifest, latest, write
+from manyhands.training.checkpoints.checkpoint import MANIFEST, STATE, manifest
+from manyhands.training.checkpoints.read import latest
+from manyhands.training.checkpoints.write import write
 from tests.cli.test_watch import STATE as LIVE
 from tests.conftest import Command
 from tests.training.checkpoints.test_checkpoint import made
@@ -240,7 +242,7 @@ def _forge(path: Path, state: str) -> None:
     data = state.encode()
     (path / STATE).write_bytes(data)
     files[STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (path / MANIFEST).write_bytes(_manifest(files))
+    (path / MANIFEST).write_bytes(manifest(files))
 
 
 def _text(document: Any) -> str:

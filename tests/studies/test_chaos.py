@@ -19,7 +19,10 @@ import manyhands as mh
 from manyhands.cli.tables import show_faults
 from manyhands.errors import BadInput
 from manyhands.strategies import make_strategy
-from manyhands.studies.chaos import FAULTS, KEYS, chaos, chaos_matrix
+from manyhands.studies.chaos import KEYS, chaos, chaos_matrix
+from manyhands.studies.faults import FAULTS
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from manyhands.world.rank import Rank
 from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, toy
 
@@ -136,11 +139,12 @@ def test_kills_at_random_moments(strategy: str, ranks: int, times: int, tmp_path
     chance = random.Random(times)
     chosen = make_strategy(strategy, ranks)
     for attempt in range(times):
-        run = mh.fit(
-            toy(epochs=6), chosen, threads=1, progress=False, run_dir=tmp_path / str(attempt), checkpoint_every=4,
-            max_restarts=1, on_death="continue" if chosen.traits.survives else "end", time_limit=60,
+        settings = FitSettings.of(
+            threads=1, progress=False, run_dir=tmp_path / str(attempt), checkpoint_every=4, max_restarts=1,
+            on_death="continue" if chosen.traits.survives else "end", time_limit=60,
             fault=Strike(chance.randrange(ranks), chance.random() ** 2 * 0.4),
         )  # fmt: skip
+        run = run_fit(toy(epochs=6), chosen, settings)
         assert (run.status, run.steps, len(run.losses)) == ("done", 48, 48)
         assert [entry["epoch"] for entry in run.epochs] == [1, 2, 3, 4, 5, 6]
         assert run.test is not None

@@ -15,20 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from manyhands.errors import BadInput
-from manyhands.training.checkpoints.checkpoint import (
-    FILES,
-    MANIFEST,
-    Checkpoint,
-    Damaged,
-    Interval,
-    interval,
-    latest,
-    load,
-    published,
-    refuse_other_task,
-    write,
-)
+from manyhands.training.checkpoints.checkpoint import FILES, MANIFEST, Checkpoint, published
+from manyhands.training.checkpoints.interval import Interval, interval
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
+from manyhands.training.checkpoints.read import Damaged, latest, load
+from manyhands.training.checkpoints.same_task import refuse_other_task
+from manyhands.training.checkpoints.write import write
 from manyhands.training.checkpoints.writer import Writer
 from tests.conftest import ROOT
 

@@ -15,7 +15,7 @@ import manyhands as mh
 from manyhands.strategies.contract import exactness
 from manyhands.strategies.job import Job, StepSettings
 from manyhands.training.build import build
-from manyhands.training.proof import proof
+from manyhands.training.proof import prove
 from manyhands.training.proof.probe import probe
 from tests.conftest import make_task, quick_fit
 from tests.zoo.models import LABELS, SGD, VECTORS, ZOO, Net
@@ -70,7 +70,7 @@ def test_data_sorted_by_class_does_not_hide_class_weights() -> None:
 
 
 def test_a_model_too_slow_to_be_tried_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "SAMPLES", ((-1.0, 16),))
+    monkeypatch.setattr(prove, "SAMPLES", ((-1.0, 16),))
     run = mh.fit(task_of(Net), "ddp", ranks=2, max_steps=1, progress=False)
     assert run.exact is True
     assert any("exact was not checked before the start: a pass over two samples takes" in note for note in run.notes)

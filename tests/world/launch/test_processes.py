@@ -18,6 +18,9 @@ import torch
 from torch import Tensor
 
 import manyhands as mh
+from manyhands.strategies import make_strategy
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from manyhands.world.launch import keeper
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.conftest import ends_soon, make_task, quick_fit
@@ -114,7 +117,7 @@ def test_loader_workers_do_not_outlive_a_killed_rank() -> None:
 def test_a_time_limit_ends_the_run() -> None:
     slow = fails_at(2, lambda: time.sleep(3600))  # pytest's own limit ends a test that waits for it
     with pytest.raises(mh.RankFailed, match="passed its time limit of 1 s"):
-        quick_fit(make_task(loss=slow), "ddp", ranks=2, time_limit=1.0)
+        run_fit(make_task(loss=slow), make_strategy("ddp", 2), FitSettings(progress=False, time_limit=1.0))
 
 
 SCRIPT = """

@@ -58,6 +58,7 @@ class Keeper:
 
     def end(self) -> None:
         """Hang up: it kills what still runs, and we wait until it has. If it does not, we do."""
+        self.theirs.close()  # already closed, unless no process was ever started
         try:
             self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(END_LIMIT)

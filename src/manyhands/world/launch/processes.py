@@ -50,17 +50,19 @@ def launch(
     watch: Callable[[Board], RankFailed | None] | None = None,
     forgive: Callable[[RankFailed, Board], bool] | None = None,
     time_limit: float | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Run `body` on `processes` processes and return what each gave back.
 
     `keep_memory` lets the processes' malloc keep freed memory (see keep_freed_memory). `preload` names modules that are
-    slow to import: the server imports them once, for this launch and all later ones. `forgive` may let the launch go on after a death; that rank then returns None.
+    slow to import: the server imports them once, for this launch and all later ones. `forgive` may let the launch go on
+    after a death; that rank then returns None. `ready` is called once everything is packed: nothing can be refused now.
     """
     check_descriptors(processes)
     check_system()
     launched = _Launch(processes, ranks or processes)
     try:
-        launched.start(body, threads, environment or {}, shared, preload, keep_memory)
+        launched.start(body, threads, environment or {}, shared, preload, keep_memory, ready)
         return launched.wait(on_tell, on_ask, watch, forgive, time_limit)
     finally:
         launched.end()
@@ -101,7 +103,9 @@ class _Launch:
         shared: Mapping[str, Tensor] | None,
         preload: Sequence[str],
         keep_memory: bool,
+        ready: Callable[[], None],
     ) -> None:
+        content = pack(body)  # first, for it may fail
         meeting, port = prepare()
         memory, slots = share_tensors(shared) if shared is not None else (os.dup(self.board.fd), None)
         surroundings = Surroundings(
@@ -117,7 +121,7 @@ class _Launch:
             arithmetic=arithmetic(),
             without=torch_parts.missing(),
         )
-        passed = {"meeting": meeting, "surroundings": pack(surroundings), "body": pack(body), "shared": memory}
+        passed = {"meeting": meeting, "surroundings": pack(surroundings), "body": content, "shared": memory}
         pairs = [socket.socketpair() for _ in range(self.processes)]
         self.lines = {index: ToRank(mine) for index, (mine, _) in enumerate(pairs)}
         self.selector.register(self.keeper, selectors.EVENT_READ)
@@ -130,6 +134,7 @@ class _Launch:
             "stacks": self.stacks,
         }
         try:
+            ready()
             ask_for_ranks({**passed, **lent}, [theirs.fileno() for _, theirs in pairs], preload)
         finally:
             self.keeper.theirs.close()

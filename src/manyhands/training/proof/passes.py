@@ -18,6 +18,7 @@ from ...data import nest
 from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
 from ...strategies.job import Job
+from .refusals import check_loss
 
 NOISE = 2e-6  # differences that float32 explains
 
@@ -65,14 +66,20 @@ class Trial:
         mode: AbstractContextManager[Any] | None = None,
         watch: bool = False,
         backward: bool = True,
+        check: Callable[[Any, Any], None] | None = None,
     ) -> Pass:
+        """One pass; `check` looks at the output and the target before the loss does."""
         outputs: dict[str, Tensor] = {}
         with seeded(self.seed + seed), mode or nullcontext(), _outputs(self.model, outputs) if watch else nullcontext():
             before = generators()
             input, target = self.input_of(samples), nest.each(samples.target, self._own)
             if watch and self.augment is not None:
                 outputs["augment"] = next(nest.leaves(input)).detach().clone()
-            loss = self.loss_of(self.model(input), target)
+            output = self.model(input)
+            if check is not None:
+                check(output, target)
+            loss = self.loss_of(output, target)
+            check_loss(loss)
             if backward and loss.requires_grad:
                 loss.backward()
             after = generators()

@@ -30,7 +30,8 @@ from ...data.process_state import drawn_from, generators
 from ...model.kept_state import kept_state
 from ...model.trace import title
 from ...strategies.job import Job, Proof
-from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
+from .passes import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
+from .samples import Take
 
 SAMPLES = ((0.02, 16), (0.1, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
 BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
@@ -38,9 +39,6 @@ LATER_CALLS = 6  # with the same batch, of a model that keeps something in its a
 DOUBT = 2e-4  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
 COARSE_NOISE = 0.05  # differences that 16 bits explain
-
-
-Take = Callable[[Sequence[int]], Samples]  # some of the samples that were read, by their places
 
 
 def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> Proof:
