@@ -219,15 +219,11 @@ class Attempts:
         found = (self._last_checkpoint() if self.settings.every is not None else None) or start
         step = found.step if found else 0
         if before is not None and before["step"] == failure.step and before["resumed_step"] == step:
-            raise RankFailed(
-                f"given up after {run.restarts} restart{'s' * (run.restarts != 1)}: step {failure.step} failed again "
-                f"without a newer checkpoint than step {step}: {failure}",
-                rank=failure.rank,
-                step=failure.step,
-                phase=failure.phase,
-                kind=failure.kind,
-                traceback=failure.traceback,
-            ) from None
+            given_up = (
+                f"given up after {run.restarts} restart{'s' * (run.restarts != 1)}: step {failure.step} failed again"
+            )
+            failure.args = (f"{given_up} without a newer checkpoint than step {step}: {failure}",)
+            raise failure
         run.restarts += 1
         fault["resumed_step"] = step
         self.note(f"{failure}; restart {run.restarts} of {most} from step {step}")
@@ -259,16 +255,8 @@ class Attempts:
 
 
 def _fault(failure: RankFailed) -> dict[str, Any]:
-    return {
-        "kind": failure.kind,
-        "rank": failure.rank,
-        "step": failure.step,
-        "phase": failure.phase,
-        "message": str(failure),
-        "detected_seconds": failure.detected_seconds,
-        "resumed_step": None,
-        "resumed_seconds": None,
-    }
+    known = {name: getattr(failure, name) for name in ("kind", "rank", "step", "phase", "detected_seconds")}
+    return {**known, "message": str(failure), "resumed_step": None, "resumed_seconds": None}
 
 
 def _train(rank: Rank, job: Job, strategy: Strategy, orders: RankOrders) -> Outcome | None:

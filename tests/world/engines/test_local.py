@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,5 +56,6 @@ def test_a_failure_names_the_rank(nothing_left: None) -> None:
 
 
 def test_more_processes_than_descriptors_are_refused() -> None:
-    with pytest.raises(BadInput, match="10000 processes need more file descriptors"):
-        Local().check(10_000, "ddp", False)
+    engine, many = Local(), replace(WORLD, processes=10_000)
+    with engine.joined(many, print, print), pytest.raises(BadInput, match="10000 processes need more file descriptors"):
+        engine.run(lambda rank: None, None, lambda: pytest.fail("it was refused"), unforgiving, None)

@@ -27,6 +27,7 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 TENSOR_FILES = {"weights": "model.safetensors", "state": "optimizer.safetensors", "history": "history.safetensors"}
 FILES = (*TENSOR_FILES.values(), STATE)
+PLAIN = ("step", "epoch", "number", "strategy", "ranks", "task")  # what of it stands in STATE as it is
 CONDITIONS = "conditions"  # the key under which a checkpoint of a task keeps what may differ (conditions.py)
 
 

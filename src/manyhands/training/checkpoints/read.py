@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...record.untrusted import fits
-from .checkpoint import CONDITIONS, FILES, FORMAT, MANIFEST, STATE, TENSOR_FILES, Checkpoint, manifest, published
+from .checkpoint import CONDITIONS, FILES, FORMAT, MANIFEST, PLAIN, STATE, TENSOR_FILES, Checkpoint, manifest, published
 from .plain_state import assemble
 from .same_task import dtype_name
 
@@ -35,10 +35,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             found = plain["format"]
             raise BadInput(f"{target} is of another manyhands (checkpoint format {found!r}, this one reads {FORMAT})")
         parts = {part: assemble(plain[part], parse(data[file])) for part, file in TENSOR_FILES.items()}
-        read = Checkpoint(
-            plain["step"], plain["epoch"], plain["number"], parts["weights"], parts["state"], parts["history"],
-            plain["task"], plain["strategy"], plain["ranks"], target,
-        )  # fmt: skip
+        read = Checkpoint(**{name: plain[name] for name in PLAIN}, **parts, path=target)
         whole = _in_order(read)
     except BadInput:
         raise

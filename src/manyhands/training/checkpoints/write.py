@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from .checkpoint import FORMAT, MANIFEST, STATE, TENSOR_FILES, Checkpoint, manifest
+from .checkpoint import FORMAT, MANIFEST, PLAIN, STATE, TENSOR_FILES, Checkpoint, manifest
 from .plain_state import take_apart
 
 _PIECE = 8 << 20  # bytes written and hashed at a time
@@ -46,15 +46,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def _contents(checkpoint: Checkpoint) -> dict[str, tuple[bytes, list[Tensor]]]:
     """Every file as a beginning and the tensors that follow it."""
-    plain: dict[str, Any] = {
-        "format": FORMAT,
-        "step": checkpoint.step,
-        "epoch": checkpoint.epoch,
-        "number": checkpoint.number,
-        "strategy": checkpoint.strategy,
-        "ranks": checkpoint.ranks,
-        "task": checkpoint.task,
-    }
+    plain: dict[str, Any] = {"format": FORMAT, **{name: getattr(checkpoint, name) for name in PLAIN}}
     files: dict[str, tuple[bytes, list[Tensor]]] = {}
     for part, file in TENSOR_FILES.items():
         tensors: dict[str, Tensor] = {}

@@ -52,9 +52,8 @@ class Engine(ABC):
     began = 0.0  # and when (seconds since 1970) that one began
     may_restart = True  # whether `run` can be called again after a failure
 
-    @abstractmethod
-    def check(self, processes: int, name: str, survives: bool) -> None:
-        """Refuse what cannot be started; `name` is whose processes they are."""
+    def check(self, processes: int, name: str, survives: bool) -> None:  # noqa: B027  # most have nothing to refuse
+        """Refuse what cannot be started, before anything is tried; `name` is whose processes they are."""
 
     def ranks_here(self, ranks: int) -> int:
         """How many of the ranks share this host's cores."""

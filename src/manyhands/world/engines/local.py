@@ -9,14 +9,13 @@ import torch
 
 from ..health.stalls import StallFinder
 from ..health.survivors import Exchange, SurvivingRank
-from ..launch.processes import LaunchedProcess, check_descriptors, launch
+from ..launch.processes import LaunchedProcess, launch
 from ..rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, rank_of
 from .engine import Body, Engine, Forgive, Ready, Shared, World
 
 
 class Local(Engine):
-    def check(self, processes: int, name: str, survives: bool) -> None:
-        check_descriptors(processes)
+    """Has nothing to refuse early: a launch refuses more processes than there are descriptors for."""
 
     def run(self, body: Body, shared: Shared, ready: Ready, forgive: Forgive, time_limit: float | None) -> Any:
         world, exchange = self.world, Exchange(self.ask)

@@ -155,25 +155,19 @@ def _kill(pids: dict[int, int]) -> None:
     for pid in pids:
         _kill_group(pid)
     for pid in pids:
-        try:
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        except ChildProcessError:
-            continue
 
 
 def _kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 def _report(control: socket.socket, message: dict[str, object]) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the caller is gone; _watch notices by itself
         control.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        return  # the caller is gone; _watch notices by itself
 
 
 def when_parent_ends(number: int, parent: int | None = None) -> None:

@@ -1,14 +1,11 @@
 """The collectives, as generators that yield the rank they wait for (stages.py has the picture).
 
-    n bytes, N ranks; S = slot_bytes        stages                  bytes written and read by one rank
-    all_reduce, small (or N = 2)            n / S                   n written, N n read
-    all_reduce, large                       2 n / S                 n written, 2 n read: each rank reduces its own part
-    reduce_scatter of N x n                 N n / S                 (N-1) n written, N n read
-    all_gather of n                         n / S                   n written, N n read
-    broadcast, all_to_all                   n / S                   n written once, n read
-
-Sums run over ranks in rank order, on whichever rank does them, so all ranks hold the same bits, the same in every run.
-Half-precision numbers are summed in float32 and rounded once.
+n bytes, N ranks; S = slot_bytes        stages                  bytes written and read by one rank
+all_reduce, small (or N = 2)            n / S                   n written, N n read
+all_reduce, large                       2 n / S                 n written, 2 n read: each rank reduces its own part
+reduce_scatter of N x n                 N n / S                 (N-1) n written, N n read
+all_gather of n                         n / S                   n written, N n read
+broadcast, all_to_all                   n / S                   n written once, n read
 """
 
 from __future__ import annotations

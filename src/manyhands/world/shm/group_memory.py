@@ -21,11 +21,13 @@ import tempfile
 import threading
 from collections.abc import Callable
 
+import psutil
 import torch
 from torch import Tensor
 from torch.distributed import Store
 
 from ...errors import BadInput, RankFailed
+from ..shared_memory import anonymous_file, open_of_process
 from .layout import LINE, Layout
 
 _order_lock = threading.Lock()
@@ -87,9 +89,8 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
         where = json.loads(store.get(f"{key}/where"))
         elsewhere = where["host"] != _host()
         mapped, problem = (None, "another host") if elsewhere else _open(where, fd, planned.nbytes)
-        store.set(
-            f"{key}/{rank}", json.dumps({"problem": problem, "host": socket.gethostname() if elsewhere else None})
-        )
+        answer = {"problem": problem, "host": socket.gethostname() if elsewhere else None}
+        store.set(f"{key}/{rank}", json.dumps(answer))
         answers = [json.loads(store.get(f"{key}/{r}")) for r in range(layout.ranks)]
         if fd >= 0:
             os.close(fd)
@@ -109,11 +110,9 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
 def _create_memfd(nbytes: int) -> tuple[int, str, str]:
     """(descriptor, path, problem) of memory without a name."""
     try:
-        fd = os.memfd_create("manyhands")
-        os.ftruncate(fd, nbytes)
-    except (AttributeError, OSError) as error:
+        return anonymous_file(nbytes), "", ""
+    except OSError as error:
         return -1, "", str(error)
-    return fd, "", ""
 
 
 def _create_file(nbytes: int) -> tuple[int, str, str]:
@@ -135,7 +134,7 @@ def _open(where: dict, own_fd: int, nbytes: int) -> tuple[mmap.mmap | None, str]
     if own_fd >= 0:
         return mmap.mmap(own_fd, nbytes), ""
     try:
-        fd = os.open(where["path"] or f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR)
+        fd = os.open(where["path"], os.O_RDWR) if where["path"] else open_of_process(where["pid"], where["fd"])
     except OSError as error:
         return None, str(error)
     try:
@@ -167,10 +166,4 @@ def _alive(pid: int, started: int) -> bool:
     now = _start_time(pid)
     if now != 0:
         return now == started
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return psutil.pid_exists(pid)

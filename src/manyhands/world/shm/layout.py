@@ -1,11 +1,12 @@
 """Where everything lies in the memory that the ranks of a group share.
 
-line (64 bytes each, so that two ranks never write one cache line)
-0 .. N          rank r: process id, its start time, 1 once it has left the group
-N .. 3N         arrivals: the stage rank r has reached, even and odd stages apart     shm_collectives.py
-3N .. 3N+2N^2   bytes ever written and bytes ever read, for each pair of ranks        shm_channels.py
-slots           2 x N of `slot_bytes`: even and odd stages apart
-rings           N x N of `ring_bytes`: from rank s to rank d
+Lines have 64 bytes each, so that two ranks never write one cache line.
+
+    lines 0 .. N          rank r: process id, its start time, 1 once it has left the group
+    lines N .. 3N         arrivals: the stage rank r has reached, even and odd stages apart     stages.py
+    lines 3N .. 3N+2N^2   bytes ever written and bytes ever read, for each pair of ranks        channels.py
+    slots                 2 x N of `slot_bytes`: even and odd stages apart
+    rings                 N x N of `ring_bytes`: from rank s to rank d
 """
 
 from __future__ import annotations
