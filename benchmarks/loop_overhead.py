@@ -35,6 +35,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tables import median_interval, show
 
 import manyhands as mh
+from manyhands.strategies import make_strategy
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 
 BATCH = 32
 PATIENCE = 120.0  # seconds until a side that does not answer ends the run
@@ -164,7 +167,8 @@ def with_lightning(data: Data, turns: Turns) -> None:
 
 def with_manyhands(data: Data, turns: Turns) -> None:
     task = mh.Task(make_model, data, loss_of, make_optimizer, batch_size=BATCH, name="overhead")
-    run = mh.fit(task, "single", threads=1, device="cpu", progress=False, fault=lambda rank, step: turns())
+    settings = FitSettings(threads=1, device="cpu", progress=False, fault=lambda rank, step: turns())
+    run = run_fit(task, make_strategy("single"), settings)
     assert len(run.losses) == run.steps
 
 

@@ -35,6 +35,9 @@ from manyhands.record.clock import Clock
 from manyhands.record.live import WRITE_SECONDS, Live
 from manyhands.record.run import PHASES
 from manyhands.record.usage import SAMPLE_SECONDS, Usage
+from manyhands.strategies import make_strategy
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from manyhands.world.health.heartbeats import Board
 from manyhands.world.rank import Rank
 
@@ -138,7 +141,8 @@ def fit(strategy: str, ranks: int, steps: int, hook: Callable[[str, int], Callab
     """What the hook of every rank wrote."""
     with tempfile.TemporaryDirectory() as folder:
         task, fault = make_task(ranks, steps), hook(folder, steps)
-        mh.fit(task, strategy, ranks=ranks, threads=1, device="cpu", max_steps=steps, progress=False, fault=fault)
+        settings = FitSettings.of(threads=1, device="cpu", max_steps=steps, progress=False, fault=fault)
+        run_fit(task, make_strategy(strategy, ranks), settings)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
 

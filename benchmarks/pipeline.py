@@ -32,7 +32,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import manyhands as mh
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.launch.processes import LaunchedProcess, launch
 
 WIDTH, LAYERS, SAMPLES, WARM_UP = 1024, 8, 256, 3
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -71,7 +71,7 @@ def by_ours(strategy: str, ranks: int, steps: int) -> tuple[float, float]:
 def by_hand(steps: int, processes: int = 1) -> tuple[float, float]:
     """One process as people write it, or several at once; malloc gives freed memory back, as it does by default."""
 
-    def body(place: Place) -> tuple[float, float]:
+    def body(process: LaunchedProcess) -> tuple[float, float]:
         network = model()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
         input, target = data()

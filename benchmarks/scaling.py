@@ -28,7 +28,7 @@ from loop_overhead import loss_of, make_model, make_optimizer
 from tables import show
 
 import manyhands as mh
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.launch.processes import LaunchedProcess, launch
 
 
 def data(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,23 +43,23 @@ def by_hand(ranks: int, per_rank: int, steps: int, apart: bool = False) -> float
     """
     together = ranks > 1 and not apart
 
-    def body(place: Place) -> float:
+    def body(process: LaunchedProcess) -> float:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         x, y = data(per_rank * 50)
         torch.manual_seed(0)
         model = make_model()
         if together:
-            first = place.index == 0
+            first = process.index == 0
             store = dist.TCPStore(
                 "127.0.0.1",
-                place.port,
+                process.port,
                 ranks,
                 first,
                 timedelta(seconds=60),
                 wait_for_workers=False,
-                master_listen_fd=place.listener if first else None,
+                master_listen_fd=process.listener if first else None,
             )
-            dist.init_process_group("gloo", store=store, rank=place.index, world_size=ranks)
+            dist.init_process_group("gloo", store=store, rank=process.index, world_size=ranks)
             model = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = make_optimizer(model.parameters())
         order = torch.cat([torch.randperm(len(x)) for _ in range(-(-steps // 50))]).split(per_rank)[:steps]

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from manyhands import Task
 
+# Ten times what it takes on an idle machine: ranks that wait for one that is gone do so for minutes.
+DETECTED_SECONDS, RESUMED_SECONDS = 20.0, 50.0
+
 
 def toy(samples: int = 120, epochs: int = 2, batch_size: int = 16, **changes: Any) -> Task:
     """Eight steps an epoch on a small net, with momentum and a schedule, so that there is state to lose."""

@@ -131,13 +131,24 @@ def distance(one: mh.Run, other: mh.Run) -> float:
     return max(float((one.weights[name] - other.weights[name]).abs().max()) for name in one.weights)
 
 
+@contextmanager
+def ends_soon() -> Iterator[None]:
+    """What breaks a fit ends it at once. Ten times what start and end take together on an idle machine are let pass:
+    ranks that wait for one that is gone do so for minutes."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 30
+
+
 def rank_processes() -> list[int]:
     """Processes of launches that still live: everything below this program's fork server."""
-    me = psutil.Process()
-    servers = [
-        child for child in me.children() if "manyhands.world.launch.fork_server_process" in " ".join(_words(child))
-    ]
-    return [process.pid for server in servers for process in server.children(recursive=True) if _lives(process)]
+    below = (process for server in fork_servers() for process in server.children(recursive=True))
+    return [process.pid for process in below if _lives(process)]
+
+
+def fork_servers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "manyhands.world.launch.fork_server_process" in " ".join(_words(child))]
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -183,7 +194,7 @@ def importing(*slow: str) -> Iterator[None]:
     """The fork server imports these modules, which ranks would import one by one, in every fit anew."""
     ask = processes.ask_for_ranks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "ask_for_ranks", lambda fds, preload: ask(fds, [*slow, *preload]))
+        patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
 
 

@@ -61,7 +61,7 @@ def test_a_failure_comes_from_a_rank_with_its_fields() -> None:
         (PeerMissing("rank 1 of 2 did not reach its turn"), "consequence"),
         (BrokenPipeError(32, "whatever the system calls it"), "consequence"),
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3"), "consequence"),
-        (RuntimeError("PeerMissing: rank 1 is gone\n\nAt:\n  operations.py(330): look"), "consequence"),
+        (RuntimeError("PeerMissing: rank 1 is gone\n\nAt:\n  engine.py(230): look"), "consequence"),
         (RuntimeError('the loss did not reach "extra.weight" with this batch'), "raised"),
         (OSError("urlopen: connection refused"), "raised"),
         (RankFailed("the group is unusable"), "raised"),

@@ -23,8 +23,11 @@ import manyhands as mh
 from manyhands.errors import BadInput, RankFailed
 from manyhands.record.run import weights_digest
 from manyhands.record.run_folder import held
-from manyhands.studies.chaos import Fault
-from manyhands.training.checkpoints.checkpoint import latest
+from manyhands.strategies import make_strategy
+from manyhands.studies.faults import Fault
+from manyhands.training.checkpoints.read import latest
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from tests.breakable import toy
 from tests.conftest import ROOT
 
@@ -34,7 +37,8 @@ fit = partial(mh.fit, progress=False, threads=1)
 def test_a_full_disk_while_training_loses_nothing(tmp_path: Path) -> None:
     """From step 6 on no file of the writing rank grows; the run ends with its weights, the checkpoint before is whole."""
     fault = Fault("disk-full", rank=0, step=6, folder=str(tmp_path / "checkpoints"), newest=4, caller=os.getpid())
-    run = fit(toy(), run_dir=tmp_path, checkpoint_every=4, fault=fault)
+    settings = FitSettings.of(run_dir=tmp_path, checkpoint_every=4, threads=1, progress=False, fault=fault)
+    run = run_fit(toy(), make_strategy("single"), settings)
     assert run.weights_sha256 == fit(toy()).weights_sha256
     assert [entry["step"] for entry in run.faults] == [8, 12, 16]
     assert run.faults[0]["message"].startswith("the checkpoint after step 8 was not written: the disk of")

@@ -17,7 +17,9 @@ import pytest
 
 import manyhands as mh
 from manyhands.record.run_folder import LOCK, held
-from manyhands.training.checkpoints.checkpoint import MANIFEST, Damaged, load
+from manyhands.training.checkpoints.checkpoint import MANIFEST, manifest
+from manyhands.training.checkpoints.read import Damaged, load
+from manyhands.training.checkpoints.write import write
 from tests.breakable import toy
 from tests.training.checkpoints.test_checkpoint import made
 
@@ -107,13 +109,11 @@ def test_the_search_finds_what_it_looks_for() -> None:
 
 
 def test_names_in_a_manifest_cannot_leave_the_folder(tmp_path: Path) -> None:
-    from manyhands.training.checkpoints.checkpoint import _manifest, write
-
     path = write(tmp_path, made())
     (tmp_path / "secret").write_text("{}")
     files = json.loads((path / MANIFEST).read_text())["files"]
     files["../secret"] = files.pop("state.json")
-    (path / MANIFEST).write_bytes(_manifest(files))
+    (path / MANIFEST).write_bytes(manifest(files))
     with pytest.raises(Damaged, match=r"its manifest.json is damaged"):
         load(path)
 

@@ -88,6 +88,10 @@ NOT_A_TASK = "task = 3\n"
         (["compare", "glyphs", "single", "dpp"], 'no strategy named "dpp"'),
         (["compare", "glyphs", "--rounds", "-1"], "rounds must be 0 or more"),
         (["evaluate", "nowhere"], "no run at nowhere"),
+        (
+            ["chaos", "glyphs", "--rank", "1"],
+            "--rank and --step aim one fault; give --fault and one strategy with them",
+        ),
         (["report", "nowhere"], "nowhere"),
         (["tran"], "tran"),
     ],

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyhands.data import augment as A
 from manyhands.data import keys as K
+from manyhands.data.augment import colour, geometry
 from manyhands.errors import BadInput
 
 
@@ -111,15 +112,19 @@ def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def constant(values: tuple, device: torch.device, dtype: str = "float32") -> Tensor:
         return torch.from_numpy(np.array(values, dtype))
 
-    caches = (K._steps, A._affine_constants, A._normalise_constants, A._mixup_weights)
-    for cache in caches:
-        cache.cache_clear()
+    forget_constants()
     monkeypatch.setattr(K, "as_array", lambda tensor: tensor)
-    for module in (K, A):
+    for module in (K, colour, geometry):
         monkeypatch.setattr(module, "constant", constant)
     yield
-    for cache in caches:
-        cache.cache_clear()
+    forget_constants()
+
+
+def forget_constants() -> None:
+    for module in (K, colour, geometry):
+        for kept in vars(module).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
 
 
 def test_tensors_and_arrays_give_the_same_numbers(on_tensors: None, request: pytest.FixtureRequest) -> None:
@@ -127,7 +132,7 @@ def test_tensors_and_arrays_give_the_same_numbers(on_tensors: None, request: pyt
     numbers = A.uniform(A.stream(keys, 4), 5)
     assert isinstance(K.draw(keys, 2), Tensor)
     request.getfixturevalue("monkeypatch").undo()
-    K._steps.cache_clear()
+    forget_constants()
     assert not isinstance(K.draw(keys, 2), Tensor)
     assert torch.equal(keys, A.sample_keys(1, 2, torch.arange(-3, 100)))
     assert torch.equal(numbers, A.uniform(A.stream(keys, 4), 5))
@@ -376,7 +381,7 @@ def test_mixup(dtype: torch.dtype) -> None:
     mixup = A.Mixup(partial(everyone, dtype), alpha=0.3)
     batch, keys = images(25, dtype=dtype), keys_of(25)
     found, own, others = mixup(batch, keys).numpy(), as_floats(batch), as_floats(everyone(dtype))
-    quantiles = A._mixup_weights(0.3, torch.device("cpu")).double().numpy()
+    quantiles = colour.mixup_weights(0.3, torch.device("cpu")).double().numpy()
     for sample, (u, v) in enumerate(A.uniform(keys, 2).double().tolist()):
         weight = np.interp(v * 4096, np.arange(4097), quantiles)
         expected = weight * own[sample] + (1 - weight) * others[math.floor(u * 40)]
@@ -385,7 +390,7 @@ def test_mixup(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.5, 1.0, 2.0])
 def test_mixup_weights_follow_beta(alpha: float) -> None:
-    q = A._mixup_weights(alpha, torch.device("cpu")).double().numpy()
+    q = colour.mixup_weights(alpha, torch.device("cpu")).double().numpy()
     assert q[0] == 0
     assert q[-1] == 1
     assert (np.diff(q) >= 0).all()
@@ -408,7 +413,7 @@ def test_mixup_has_the_mean_loss_of_blended_targets() -> None:
         return np.log(np.exp(logits).sum(-1, keepdims=True)) - logits
 
     a, b = np.meshgrid(classes, classes, indexing="ij")
-    ours_at = A._mixup_weights(alpha, torch.device("cpu")).double().numpy()
+    ours_at = colour.mixup_weights(alpha, torch.device("cpu")).double().numpy()
     ours = np.take_along_axis(losses((ours_at[1:] + ours_at[:-1]) / 2), a[None, ..., None], -1).mean()
     usual_at = np.sin(np.pi / 2 * (np.arange(4096) + 0.5) / 4096) ** 2  # quantiles of Beta(1/2, 1/2), the arcsine law
     table, w = losses(usual_at), usual_at[:, None, None, None]

@@ -175,14 +175,14 @@ def test_a_slow_answer_is_waited_for(server: Server, tmp_path: Path) -> None:
 def test_a_silent_answer_is_cut_and_continued(server: Server, tmp_path: Path) -> None:
     def falls_silent(body: bytes) -> Iterator[bytes]:
         yield body[:200_000]
-        server.stopping.wait(10)
+        server.stopping.wait(60)
 
     server.faults = [falls_silent]
     began = time.monotonic()
     fetch(remote(server), tmp_path / "file", timeout=0.3)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert server.asked == [None, "bytes=200000-"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # of the 60 s of silence
 
 
 def test_silence_ends(server: Server, tmp_path: Path) -> None:
@@ -554,6 +554,7 @@ def test_cifar10_atlases(tiny_cifar10: np.ndarray, tmp_path: Path, cache: Path, 
 
 
 def test_bad_atlases(tiny_cifar10: np.ndarray, tmp_path: Path, cache: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
     folder = tmp_path / "atlases"
     atlases(tiny_cifar10, folder)
     picture = (folder / "data_batch_4.webp").read_bytes()
@@ -561,6 +562,9 @@ def test_bad_atlases(tiny_cifar10: np.ndarray, tmp_path: Path, cache: Path) -> N
     with pytest.raises(BadInput, match=r"data_batch_4.webp: expected a WebP image, found none that can be read"):
         files.read_cifar10(folder)
     assert os.listdir(cache / "cifar10") == [], "half a data set was left in the cache"
+    image.fromarray(np.zeros((32, 64, 3), np.uint8)).save(folder / "data_batch_4.webp")
+    with pytest.raises(BadInput, match=r"data_batch_4.webp: expected 64 x 64 pixels, found \(32, 64, 3\)"):
+        files.read_cifar10(folder)
     (folder / "data_batch_4.webp").write_bytes(picture)
     np.savez(folder / "labels.npz", train_y=np.zeros(20, object), test_y=np.zeros(4))
     with pytest.raises(

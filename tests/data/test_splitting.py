@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhands.data import nest
-from manyhands.data.splitting import Unsplittable, count, inferred, join, learn, split
+from manyhands.data.splitting import ROWS, SHARED, Unsplittable, count, inferred, join, learn, split
 from manyhands.errors import BadInput
 
 
@@ -92,3 +92,10 @@ def test_without_a_second_batch_rows_come_first() -> None:
     assert inferred([torch.zeros(8, 3), torch.zeros(8)]) == ("rows", "rows")
     assert inferred(([torch.zeros(3, 5)] * 2, torch.zeros(2)), arguments=True) == ("entries", "rows")
     assert inferred([{"box": torch.zeros(3, 4)}, {"box": torch.zeros(1, 4)}]) == "entries"
+
+
+def test_what_cannot_be_split_or_joined_is_said() -> None:
+    with pytest.raises(BadInput, match="a batch of 4 samples holds 3; one entry or row per sample is needed"):
+        split(torch.zeros(3, 2), ROWS, [(0, 2), (2, 4)])
+    with pytest.raises(BadInput, match=r"different values where one is needed for the batch \(1, 2\); give one per"):
+        join([1, 2], SHARED, torch.cat, lambda item: item)

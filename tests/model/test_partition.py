@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from manyhands.errors import BadInput, Refused
-from manyhands.model import Cut, Stage, cut, trace, tracer
+from manyhands.model import Cut, Stage, cut, tracer
 from manyhands.model.partition import _cheapest
 from manyhands.model.seams import Seam
 from manyhands.model.torch_internals import VERSIONS, Part
@@ -86,8 +86,7 @@ def separate(pieces: Cut, model: nn.Module) -> list[Stage]:
 def test_it_may_be_the_first_thing_a_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is private in torch was tried in the middle of tracing, failed there, and every model was refused."""
     untried = Part(VERSIONS.name, VERSIONS.instead, VERSIONS._find)  # no public way back to a part not yet tried
-    for module in (trace, tracer):
-        monkeypatch.setattr(module, "VERSIONS", untried)
+    monkeypatch.setattr(tracer, "VERSIONS", untried)
     model, example = make("mlp")
     assert len(cut(model, 2, example)) == 2
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from manyhands.pages import columns
-from manyhands.pages.figures import names, relation, seconds_to
-from manyhands.pages.words import conclusion, efficiency, largest_phase, remarks, speedup, spread, table, verdict
+from manyhands.pages.comparing import efficiency, names, relation, speedup
+from manyhands.pages.comparison_table import columns, comparison_rows
+from manyhands.pages.figures import largest_phase, seconds_to, spread
+from manyhands.pages.words import conclusion, remarks, verdict
 from manyhands.record.run import Run
 
 Make = Callable[..., Run]
@@ -177,13 +178,13 @@ def test_runs_of_other_tasks_batches_or_machines_are_not_compared(make: Make) ->
     assert text == "These runs differ in task (mnist and glyphs), so their speeds are not compared."
     text = verdict([make("single", 4000), make("ddp", 8000, batch_size=32, environment={"cores": 8})])
     assert text == "These runs differ in batch size (32 and 128) and machine, so their speeds are not compared."
-    assert table([make("single", 4000), make("ddp", 8000, task="mnist")])[1]["speedup"] is None
+    assert comparison_rows([make("single", 4000), make("ddp", 8000, task="mnist")])[1]["speedup"] is None
 
 
 def test_a_gpu_is_compared_with_one_gpu_whatever_the_threads(make: Make) -> None:
     runs = [make("single", 4000, device="cuda:0", threads=8), make("ddp", 6000, device="cuda:0", threads=4)]
     assert verdict(runs) == "ddp is 1.5x faster than one process on one GPU."
-    assert table(runs)[1]["efficiency"] == pytest.approx(0.75)
+    assert comparison_rows(runs)[1]["efficiency"] == pytest.approx(0.75)
 
 
 def test_lost_accuracy_of_the_fastest_comes_first(make: Make) -> None:
@@ -208,10 +209,10 @@ def test_a_slow_rank_is_named_with_its_phase(make: Make) -> None:
     ]
     sentence = "Under ddp and locked, rank 1 is slow in `forward` (11.9 to 12.3 ms per step behind)."
     assert sentence in conclusion(runs)
-    assert table(runs)[1]["note"] == "rank 1 slow in forward, 12.3 ms behind"
+    assert comparison_rows(runs)[1]["note"] == "rank 1 slow in forward, 12.3 ms behind"
     runs = [make("parameter_server", 5000, slow_rank={"rank": None, "server": 1, "phase": "update", "behind_ms": 4.0})]
     assert "Under parameter_server, server 1 is slow in `update` (4.0 ms per step behind)." in conclusion(runs)
-    assert table(runs)[0]["note"] == "server 1 slow in update, 4.0 ms behind"
+    assert comparison_rows(runs)[0]["note"] == "server 1 slow in update, 4.0 ms behind"
 
 
 def test_a_much_slower_strategy_gets_its_largest_phase(make: Make) -> None:
@@ -281,7 +282,7 @@ def test_names_tell_runs_apart(make: Make) -> None:
 
 
 def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
-    rows = table(runs, target=0.9)
+    rows = comparison_rows(runs, target=0.9)
     text = {row["label"]: {column.heading: column.text(row) for column in columns(rows, target=0.9)} for row in rows}
     assert text["ddp"] == {
         "strategy": "ddp",
@@ -305,5 +306,5 @@ def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
 
 
 def test_columns_nobody_needs_are_left_out(make: Make) -> None:
-    rows = table([make("single", 4000)])
+    rows = comparison_rows([make("single", 4000)])
     assert [column.heading for column in columns(rows)][-2:] == ["memory", "largest phase"]

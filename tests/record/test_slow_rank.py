@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from manyhands.record.clock import Clock
-from manyhands.record.marks import MOST, Marks
 from manyhands.record.run import PHASES
+from manyhands.record.running_totals import MOST, RunningTotals
 from manyhands.record.slow_rank import agreed
 from manyhands.record.slow_rank import slow_rank as finding
 
@@ -138,7 +138,7 @@ def test_fits_must_agree() -> None:
 
 def test_marks_are_few_and_even_however_long_the_fit() -> None:
     clock = Clock()
-    marks = Marks(clock)
+    marks = RunningTotals(clock)
     clock.start()
     marks.begin(0)
     for share in range(1, 1001):

@@ -22,8 +22,10 @@ from manyhands.pages.page import page
 from manyhands.record.exports import find_runs
 from manyhands.record.live import LIVE_FILE
 from manyhands.record.run import RECORD_FILE, Run
-from manyhands.record.untrusted import plain
-from manyhands.training.checkpoints.checkpoint import MANIFEST, STATE, _manifest, latest, write
+from manyhands.record.untrusted import plain, read_json
+from manyhands.training.checkpoints.checkpoint import MANIFEST, STATE, manifest
+from manyhands.training.checkpoints.read import latest
+from manyhands.training.checkpoints.write import write
 from tests.cli.test_watch import STATE as LIVE
 from tests.conftest import Command
 from tests.training.checkpoints.test_checkpoint import made
@@ -180,6 +182,36 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
         Run.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "message"),
+    [
+        ("[1, 2, 3]", 8, r"cannot be read: 9 bytes are more than such a file may have \(8\)"),
+        (deep(100_000), 1 << 20, "cannot be read: it is nested too deeply"),
+        ("{", 100, r"cannot be read: Expecting property name"),
+    ],
+)
+def test_why_a_file_cannot_be_read(text: str, most: int, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(BadInput, match=message):
+        read_json(tmp_path / "file.json", most)
+
+
+def test_what_is_a_document_but_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / RECORD_FILE).write_text("[]")
+    with pytest.raises(BadInput, match=r"run\.json is not a manyhands run record \(a list, not an object\)"):
+        Run.load(tmp_path)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: os.stat(tmp_path / "nothing"))
+    with pytest.raises(BadInput, match=r"run\.json cannot be read \(No such file or directory\)"):  # gone meanwhile
+        Run.load(tmp_path)
+
+
+def test_what_is_a_document_but_no_live_file(tmp_path: Path, command: Command) -> None:
+    (tmp_path / LIVE_FILE).write_text(_text({**LIVE, "step": "many"}))
+    code, _, err = command("watch", str(tmp_path))
+    assert code == 2
+    assert "live.json is not what a run writes there (not in order: step)" in err
+
+
 def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / RECORD_FILE).write_text(_text(RECORD))
     (tmp_path / "weights.safetensors").write_bytes(b"\xff" * 100)
@@ -210,7 +242,7 @@ def _forge(path: Path, state: str) -> None:
     data = state.encode()
     (path / STATE).write_bytes(data)
     files[STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (path / MANIFEST).write_bytes(_manifest(files))
+    (path / MANIFEST).write_bytes(manifest(files))
 
 
 def _text(document: Any) -> str:

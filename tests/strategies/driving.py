@@ -14,8 +14,8 @@ from manyhands.strategies import make_strategy
 from manyhands.strategies.contract import processes
 from manyhands.strategies.job import StepSettings
 from manyhands.training.build import build
-from manyhands.world.launch.processes import Place, launch
-from manyhands.world.rank import connect, from_place
+from manyhands.world.launch.processes import LaunchedProcess, launch
+from manyhands.world.rank import connect, rank_of
 from tests.conftest import make_task, quick_fit
 
 Point = tuple[dict[str, Any], dict[str, Any]]  # weights and state
@@ -31,8 +31,8 @@ def drive(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     return launch(body, processes(chosen), shared=shared, time_limit=60, preload=chosen.traits.preload)[0]  # type: ignore[no-any-return]
 
 
-def _body(place: Place, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:
-    rank, store = from_place(place, torch.device("cpu"))
+def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:
+    rank, store = rank_of(process, torch.device("cpu"))
     connect(rank, "gloo", store, 60)
     worker = strategy.setup(job, rank)
     if start is not None:
@@ -58,11 +58,17 @@ def halving(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_sc
     return torch.optim.lr_scheduler.StepLR(optimizer, 6, 0.5)
 
 
+@functools.cache
+def _alone() -> tuple[Point, Point]:
+    """Ten and twenty steps of `single`, once for all strategies."""
+    task = make_task(optimizer=with_memory, schedule=halving)
+    return drive(task, "single", 1, 0, 10), drive(task, "single", 1, 0, 20)
+
+
 def check_state_travels(strategy: str, ranks: int) -> None:
     """Ten steps here and ten under `single`, or the other way round, are twenty steps of `single`."""
     task = make_task(optimizer=with_memory, schedule=halving)
-    whole, state = drive(task, "single", 1, 0, 20)
-    half = drive(task, "single", 1, 0, 10)
+    half, (whole, state) = _alone()
     mine = drive(task, strategy, ranks, 0, 10)
     assert mine[1]["updates"] == 10
     assert mine[1]["optimizer"]["state"].keys() == half[1]["optimizer"]["state"].keys()

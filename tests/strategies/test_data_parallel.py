@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -73,14 +72,6 @@ def test_bf16_trains_and_is_not_called_exact() -> None:
     run = quick_fit(make_task(), "data_parallel", ranks=2, precision="bf16", max_steps=60)
     assert run.exact is False
     assert run.losses[-1] < run.losses[0]  # type: ignore[operator]
-
-
-def test_the_callers_model_is_left_alone() -> None:
-    model = mlp()
-    before = copy.deepcopy(model.state_dict())
-    quick_fit(make_task(model=model), "data_parallel", ranks=2, max_steps=3)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_replica_that_fails_is_named(nothing_left: None) -> None:

@@ -151,6 +151,15 @@ def test_refusals(changes: dict[str, Any], options: str, ranks: int, message: st
         quick_fit(make_task(**changes), "model_parallel" + options, ranks=ranks, max_steps=1)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_scripted_model_is_refused() -> None:
+    task = make_task(model=lambda: torch.jit.script(mlp()))
+    with pytest.raises(
+        mh.Refused, match="model_parallel cannot look into a scripted model to cut it; give the model it"
+    ):
+        make_strategy("model_parallel", 2).prepare(build(task, StepSettings()))
+
+
 def test_a_failing_stage_ends_the_run(nothing_left: None) -> None:
     check_a_failing_stage_ends_the_run("model_parallel", 3, 5)
 

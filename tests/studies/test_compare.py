@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.studies.compare import plan_rows
+from manyhands.studies.compare import contenders
 from tests.conftest import Command
 
 SMALL = "glyphs:train=640,test=100"
@@ -79,11 +79,11 @@ def plant(planted: str, epochs: int = 1) -> str:
 
 def test_one_process_is_shown_with_a_ranks_threads_and_with_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["manyhands.studies.compare"], "available_cores", lambda: 8)
-    rows = plan_rows(["ddp", "ddp", "pp:chunks=2"], 4, None)
+    rows = contenders(["ddp", "ddp", "pp:chunks=2"], 4, None)
     assert [(row.label, row.threads) for row in rows] == [
         ("single, 2 threads", 2), ("single, 8 threads", 8), ("ddp", 2), ("pipeline:chunks=2", 2),
     ]  # fmt: skip
-    assert [(row.label, row.strategy.ranks) for row in plan_rows(["single", "ddp"], 2, 1)] == [
+    assert [(row.label, row.strategy.ranks) for row in contenders(["single", "ddp"], 2, 1)] == [
         ("single, 1 thread", 1), ("ddp", 2),
     ]  # fmt: skip
 

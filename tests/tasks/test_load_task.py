@@ -170,3 +170,18 @@ def test_a_file_that_failed_leaves_no_module_behind(file: Path):
     with pytest.raises(BadInput):
         load_task(file)
     assert not {name for name in set(sys.modules) - before if "manyhands_task" in name}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nowhere.py", r'cannot load a task from "nowhere.py": there is no such file'),
+        ("./words.txt", r'cannot load a task from ".*words.txt": it is no Python file'),
+        ("broken.py", r"cannot load .*broken.py: "),
+    ],
+)
+def test_files_that_are_no_tasks(spec: str, message: str) -> None:
+    Path("words.txt").write_text("word")
+    Path("broken.py").write_text("1 / 0")
+    with pytest.raises(BadInput, match=message):
+        load_task(spec)

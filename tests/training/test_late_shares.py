@@ -61,10 +61,7 @@ def test_every_sample_is_used_once_whoever_makes_its_share(ranks: int) -> None:
 def test_nobody_waits_long_for_a_slow_rank() -> None:
     """Ranks that were done early once stood at the end of every epoch until the slowest had made all its shares."""
     run = fit(counting(0.03), "hogwild", ranks=2)
-    alone = fit(counting(0.03), "hogwild:partition=fixed", ranks=2)
-    assert run.seconds is not None
-    assert alone.seconds is not None
-    assert run.seconds < 0.7 * alone.seconds
+    assert run.per_rank[1]["samples"] < run.samples / 2, "others made some of its shares"
     assert run.slow_rank is not None
     assert (run.slow_rank["rank"], run.slow_rank["phase"]) == (1, "forward")
     assert run.per_rank[1]["phases_ms"]["forward"] >= 29, "per step it made; it was measured low by what it gave away"
@@ -95,7 +92,7 @@ def test_who_dies_last_leaves_its_shares_to_those_who_were_done() -> None:
     run = fit(toy(loss=BreakingLoss(sleep_and_die, call=3, rank=1)), "hogwild", ranks=2, on_death="continue")
     assert (run.status, run.steps, run.samples) == ("done", 16, 240)
     assert run.phases_ms is not None
-    assert run.phases_ms["wait"] > 10 * run.phases_ms["other"]  # who waited there could once be taken for stuck
+    assert run.phases_ms["wait"] * run.steps > 100  # of 300 ms; who waited in another phase was once taken for stuck
 
 
 class TestBoard:

@@ -91,8 +91,9 @@ def chaos(
     quiet: Quiet = False,
 ) -> None:
     """Break a run on purpose: what is noticed, resumed, lost and left behind."""
-    from ..studies.chaos import FAULTS, STEPS, chaos_matrix
+    from ..studies.chaos import STEPS, chaos_matrix
     from ..studies.chaos import chaos as break_one
+    from ..studies.faults import FAULTS
     from . import tables, terminal
 
     def say(text: str) -> None:

@@ -22,10 +22,10 @@ FIRST_TO_GO = ("threads", "ranks", "efficiency", "peak_memory_bytes", "largest_p
 
 def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
     """The table of a comparison, what failed and why, the conclusion, and where the page is."""
-    from ..pages import columns, conclusion, table
+    from ..pages import columns, comparison_rows, conclusion
 
     out = console()
-    rows = table(runs, target)
+    rows = comparison_rows(runs, target)
     wanted = [column for column in columns(rows, target) if column.key != "note"]
     shown, comparison = wanted, _comparison(wanted, rows)
     for key in FIRST_TO_GO:
@@ -69,15 +69,19 @@ def show_runs(runs: Sequence[Run], root: Path) -> None:
     if not runs:
         out.print(f"no runs in {root}")
         return
-    entries = [(None, HEADINGS), *((_compared_in(run, root), _run_cells(run, root)) for run in runs)]
+    paths = [(run.folder or root).relative_to(root) for run in runs]
+    entries = [
+        (Path(), HEADINGS),
+        *((path.parent, _run_cells(run, path)) for run, path in zip(runs, paths, strict=True)),
+    ]
     name_width, *widths = (max(map(len, column)) for column in zip(*(cells for _, cells in entries), strict=True))
     room = out.width - sum(widths) - len(widths)
     name_width = min(name_width, room) if room >= NARROWEST else NARROWEST
-    above: Path | None = None
-    for folder, (name, *figures) in entries:
-        if folder is not None and folder != above:
-            out.print(f"{folder}/", soft_wrap=True)
-        above = folder
+    above = Path()
+    for comparison, (name, *figures) in entries:
+        if comparison not in (Path(), above):
+            out.print(f"{comparison}/", soft_wrap=True)
+        above = comparison
         if len(name) > name_width:
             out.print(name, soft_wrap=True)
             name = ""
@@ -85,18 +89,10 @@ def show_runs(runs: Sequence[Run], root: Path) -> None:
         out.print(" ".join([f"{name:<{name_width}}", *aligned]), soft_wrap=True)
 
 
-def _compared_in(run: Run, root: Path) -> Path | None:
-    """The folder, below `root`, of the comparison that a run belongs to."""
-    assert run.folder is not None
-    parent = run.folder.relative_to(root).parent
-    return None if parent == Path() else parent
-
-
-def _run_cells(run: Run, root: Path) -> tuple[str, ...]:
-    assert run.folder is not None
+def _run_cells(run: Run, path: Path) -> tuple[str, ...]:
     known = (run.test or {}).get("accuracy")
     return (
-        f"  {run.folder.name}" if _compared_in(run, root) else run.folder.name,
+        f"{'' if path.parent == Path() else '  '}{path.name}",
         run.label if len(run.label) <= LABEL_WIDTH else f"{run.strategy}:…",  # the folder's name tells the rest
         str(run.ranks),
         run.status,
@@ -105,27 +101,13 @@ def _run_cells(run: Run, root: Path) -> tuple[str, ...]:
     )
 
 
-FAULT_COLUMNS = {
-    "strategy": "strategy",
-    "fault": "fault",
-    "rank": "rank",
-    "step": "step",
-    "outcome": "outcome",
-    "detected_seconds": "noticed",
-    "resumed_seconds": "resumed",
-    "steps_repeated": "repeated",
-    "samples_lost": "lost",
-    "samples_doubled": "doubled",
-    "weights_equal": "equal",
-    "left_behind": "left behind",
-}
-
-
 def show_faults(results: Sequence[Mapping[str, Any]]) -> None:
     """What every fault did, one a line, however long."""
-    filled = table(list(FAULT_COLUMNS.values()))
+    from ..studies.chaos import KEYS
+
+    filled = table((*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind"))
     for result in results:
-        filled.add_row(*(_fault_text(result[key]) for key in FAULT_COLUMNS))
+        filled.add_row(*(_fault_text(result[key]) for key in KEYS))
     console(ENDLESS).print(filled)
 
 

@@ -30,7 +30,9 @@ def train(
 ) -> None:
     """Train a task under one strategy and say where the time went."""
     from ..record.exports import check_logs, write_logs
-    from ..training.fit import fit
+    from ..strategies import make_strategy
+    from ..training.run_fit import run_fit
+    from ..training.settings import FitSettings
     from . import terminal
 
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
@@ -40,7 +42,8 @@ def train(
     folder = chosen.pop("run_dir") or new_folder(work.name, strategy)
     chosen |= {"command": typed_command(), "source": task_source(task)}
     try:
-        run = fit(work, strategy, run_dir=folder, progress=not quiet, **chosen)
+        made = make_strategy(strategy, chosen.pop("ranks"))
+        run = run_fit(work, made, FitSettings.of(run_dir=folder, progress=not quiet, **chosen))
     except RankFailed as failure:
         if as_json and failure.run is not None:
             print(failure.run.to_json())

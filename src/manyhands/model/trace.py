@@ -18,7 +18,6 @@ from torch import Tensor, fx, nn
 from ..data import nest
 from ..data.process_state import generators
 from .program import Attribute, Operation, Program, Stuck, Value, form
-from .torch_internals import VERSIONS
 from .tracer import UNKNOWN, StandIn, Tracer, expect, refuse_draws
 
 
@@ -35,7 +34,6 @@ def trace(model: nn.Module, example: Any, whole: frozenset[str] = frozenset()) -
 
     Runs the model once and may leave traces in it (BatchNorm's statistics, tensors fx adds): hand it a copy.
     """
-    _ = VERSIONS.found  # tried before tracing: while a model is traced, what the trial calls is patched
     hidden: dict[str, str] = dict.fromkeys(whole, "")
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     while True:

@@ -112,6 +112,7 @@ class Tracer(fx.Tracer):
         self.evaluating = False
         self.thread = threading.get_ident()
         self.ambient = _autocast()
+        self.version = VERSIONS.found  # looked for now: while a model is traced, what its trial calls is patched
 
     # what fx calls while it traces
 
@@ -210,7 +211,7 @@ class Tracer(fx.Tracer):
             (node.args, node.kwargs), lambda item: self.values[item] if isinstance(item, fx.Node) else item
         )
         seen = {id(tensor): tensor for tensor in nest.leaves((args, kwargs))}
-        version = VERSIONS.found
+        version = self.version
         if version is None:
             raise RuntimeError(f"torch {torch.__version__} does not say whether a tensor was written into")
         versions = {key: version(tensor) for key, tensor in seen.items()}

@@ -1,7 +1,8 @@
 """Reports: one self-contained HTML page from runs, and the words and figures of a comparison."""
 
-from .figures import Column, columns, name_lines, table
+from .comparing import name_lines
+from .comparison_table import Column, columns, comparison_rows
 from .page import report
 from .words import conclusion, remarks
 
-__all__ = ["Column", "columns", "conclusion", "name_lines", "remarks", "report", "table"]
+__all__ = ["Column", "columns", "comparison_rows", "conclusion", "name_lines", "remarks", "report"]

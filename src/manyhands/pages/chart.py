@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import plotly.graph_objects as go
 
 from ..record.run import PHASES, Run
-from .figures import name_lines, names
+from .comparing import name_lines, names
 
 COLOURS = 8  # --series-1 .. --series-8 in page.css
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -236,6 +236,25 @@ def heatmap(
         hovertemplate=f"%{{x}}: %{{z:.1f}} ({unit.replace('%', '&#37;')})<extra>%{{customdata}}</extra>",
     )
     return fig
+
+
+def add_bars(
+    fig: go.Figure,
+    rows: Sequence[float],
+    lengths: Sequence[float],
+    width: Any,
+    marker: dict[str, Any],
+    hover: str,
+    **more: Any,
+) -> None:
+    """Lying bars, one for each of `rows`, with their text (if any) inside."""
+    style = (
+        {"textposition": "inside", "insidetextanchor": "start", "textfont": {"color": SURFACE}}
+        if "text" in more
+        else {}
+    )
+    shape = {"orientation": "h", "width": width, "marker": marker, "hovertemplate": hover}
+    fig.add_bar(x=[short(length) for length in lengths], y=list(rows), **{**shape, **style, **more})
 
 
 def short(value: float) -> float:

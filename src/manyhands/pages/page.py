@@ -22,7 +22,8 @@ from ..errors import BadInput
 from ..record.run import RECORD_FILE, Run
 from ..record.whole_file import whole
 from . import words
-from .figures import baselines, columns, table
+from .comparing import baselines
+from .comparison_table import columns, comparison_rows
 from .run_facts import commands, common_facts, machines, run_facts, title_of
 
 Stored = Run | str | os.PathLike[str]
@@ -80,7 +81,7 @@ def page(runs: Sequence[Run], title: str | None = None, target: float | None = N
         "machine": [machine.memory_chart(shown), machine.usage_chart(shown)],
         "quality": [learning.classes_chart(shown), learning.staleness_chart(shown)],
     }
-    rows = table(runs, target)
+    rows = comparison_rows(runs, target)
     named = [(item.name, item.run) for item in shown]
     return str(
         _template().render(

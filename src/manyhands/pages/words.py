@@ -6,40 +6,12 @@ asked before any strategy is praised, because a gain that more threads bring as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..record.run import Run
-from ..record.slow_rank import slow_one
-from .figures import (
-    accuracy,
-    baselines,
-    efficiency,
-    kind,
-    largest_phase,
-    measured,
-    names,
-    number,
-    percent,
-    relation,
-    setting,
-    speed,
-    speeds,
-    speedup,
-    spread,
-    surely_same,
-    table,
-)
-
-__all__ = [
-    "conclusion",
-    "efficiency",
-    "largest_phase",
-    "remarks",
-    "speedup",
-    "spread",
-    "table",
-    "verdict",
-]
+from ..record.slow_rank import slow_name
+from .comparing import baselines, measured, names, relation, setting, speedup, surely_same
+from .figures import accuracy, kind, largest_phase, number, percent, speed, speeds
 
 LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence
 MORE_ROUNDS = 9  # where a comparison had none or one
@@ -52,40 +24,142 @@ def conclusion(runs: Sequence[Run]) -> str:
     return " ".join([verdict(runs), *remarks(runs)][:2])
 
 
-# -- the verdict ------------------------------------------------------------------------------------------------
-
-
 def verdict(runs: Sequence[Run]) -> str:
     """One sentence: which run is fastest, and whether that is the strategy's doing."""
-    text = _verdict(runs)
-    return "One" + text[3:] if text.startswith("one process") else text  # names of strategies stay as they are
+    return _Comparison(runs).verdict()
 
 
-def _verdict(runs: Sequence[Run]) -> str:
-    called = dict(zip(map(id, runs), names(runs), strict=True))
-    ranking = sorted(measured(runs), key=lambda run: -(speed(run) or 0))
-    if not ranking:
-        return "No run was measured to its end, so there is nothing to compare."
-    if len(ranking) == 1:
-        return _alone(ranking[0], called)
-    if len({setting(run) for run in ranking}) > 1:
-        return _incomparable(ranking)
-    strategies = [run for run in ranking if run.strategy != "single"]
-    if not strategies:
-        return _among_equals(ranking, {id(run): process(run) for run in ranking} if _differ(ranking) else called)
-    best = strategies[0]
-    if not baselines(best, runs):
-        return _among_equals(
-            strategies, called, doubt="without a `single` baseline it is impossible to say whether parallelism helps"
+def remarks(runs: Sequence[Run]) -> list[str]:
+    """Everything else worth a sentence, what matters most first."""
+    return _Comparison(runs).remarks()
+
+
+class _Comparison:
+    """Runs that are spoken of together, each by its name."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = runs
+        self.ranking = sorted(measured(runs), key=lambda run: -(speed(run) or 0))
+        self.strategies = [run for run in self.ranking if run.strategy != "single"]
+        self.names = dict(zip(map(id, runs), names(runs), strict=True))
+
+    def name(self, run: Run) -> str:
+        return self.names[id(run)]
+
+    # -- the verdict --------------------------------------------------------------------------------------------
+
+    def verdict(self) -> str:
+        if not self.ranking:
+            return "No run was measured to its end, so there is nothing to compare."
+        if len(self.ranking) == 1:
+            return f"{self.alone(self.ranking[0])}."
+        if len({setting(run) for run in self.ranking}) > 1:
+            return _incomparable(self.ranking)
+        if not self.strategies:
+            telling = len({process(run) for run in self.ranking}) == len(self.ranking)
+            return f"{_capital(_lead(self.ranking, process)) if telling else _lead(self.ranking, self.name)}."
+        best = self.strategies[0]
+        singles = baselines(best, self.runs)
+        if singles:
+            return self.against_one_process(_tied(self.strategies), singles)
+        leader = _lead(self.strategies, self.name) if len(self.strategies) > 1 else self.alone(best)
+        return f"{leader}; without a `single` baseline it is impossible to say whether parallelism helps."
+
+    def alone(self, run: Run) -> str:
+        text = f"{self.name(run)} trains {speed(run):,.0f} samples/s on {_amount(run.ranks, 'rank')}"
+        largest = largest_phase(run)
+        return f"{text}; {percent(largest[1])} of its step is {largest[0]}" if largest else text
+
+    def against_one_process(self, tied: Sequence[Run], singles: Sequence[Run]) -> str:
+        """The fastest strategy, and those that cannot be told from it, against one process with a rank's threads and
+        with all. Rows with a wide spread are the same as many; only those that stand as the fastest does are spoken
+        of with it."""
+        best = tied[0]
+        base = next((single for single in singles if single.threads == best.threads), singles[0])
+        wide = singles[-1] if singles[-1] is not base and kind(best) == "cpu" else None
+        against_base, against_wide = relation(best, base), relation(best, wide) if wide else None
+        tied = [
+            run
+            for run in tied
+            if relation(run, base) == against_base and (wide is None or relation(run, wide) == against_wide)
+        ]
+        called = [self.name(run) for run in tied]
+        who, verb = _join(called), "is" if len(tied) == 1 else "are"
+        if against_base == "faster":
+            text = f"{who} {verb} {_faster(tied, [base])} than {process(base)}"
+            return f"{text}{_beside_all_cores(called, tied, base, wide, against_wide)}" if wide else f"{text}."
+        if wide and against_wide == "slower" and relation(wide, base) == "faster":
+            standing = "only as fast as" if against_base == "same" else "slower even than"
+            slower = f"{who}, which {verb} {standing} {process(base)}"
+            return f"{_capital(process(wide))} is {_faster([wide], tied)} than {slower}."
+        if against_base == "same":
+            return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
+        return (
+            f"{_capital(process(base))} is {_faster([base], tied)} than {who}: "
+            "on this machine, parallel training costs more than it saves."
         )
-    tied = [run for run in strategies if run is best or relation(run, best) == "same"]
-    return _against_oneprocess(tied, called, baselines(best, runs))
+
+    # -- remarks ------------------------------------------------------------------------------------------------
+
+    def remarks(self) -> list[str]:
+        lost = [(run, sentence) for run in measured(self.runs) if (sentence := self.lost_accuracy(run))]
+        fastest = self.ranking[0] if self.ranking else None
+        return [
+            *(sentence for run, sentence in lost if run is fastest),
+            *self.slow_ranks(),
+            *self.broken("failed", "failed"),
+            *(sentence for run, sentence in lost if run is not fastest),
+            *self.much_slower(),
+            *self.broken("stopped", "was stopped"),
+            *self.broken("refused", "was refused"),
+        ]
+
+    def lost_accuracy(self, run: Run) -> str | None:
+        reached = accuracy(run)
+        references = [value for single in baselines(run, self.runs) if (value := accuracy(single)) is not None]
+        if run.strategy == "single" or reached is None or not references:
+            return None
+        lost = min(references) - reached
+        if lost <= LOST_ACCURACY:
+            return None
+        return (
+            f"{self.name(run)} ends {100 * lost:.1f} points of test accuracy below one process "
+            f"({percent(reached, 1)} against {percent(min(references), 1)})."
+        )
+
+    def slow_ranks(self) -> list[str]:
+        """A sentence for every rank (or server) and phase that is slow, with the strategies under which it is."""
+        cases: dict[tuple[str, object], list[Run]] = {}
+        for run in self.runs:
+            if run.slow_rank:
+                cases.setdefault((slow_name(run.slow_rank), run.slow_rank.get("phase")), []).append(run)
+        return [
+            f"Under {_join([self.name(run) for run in found])}, {who} is slow in `{phase}`{_lags(found)}."
+            for (who, phase), found in cases.items()
+        ]
+
+    def broken(self, status: str, verb: str) -> list[str]:
+        found = [(self.name(run), run.reason) for run in self.runs if run.status == status]
+        return [f"{name} {verb}{': ' + _first_line(reason) if reason else ''}." for name, reason in found]
+
+    def much_slower(self) -> list[str]:
+        """The slowest strategy, when it is much slower than the fastest run, with the phase that takes its time."""
+        if not self.strategies or len({setting(run) for run in self.ranking}) > 1:
+            return []
+        slowest = self.strategies[-1]
+        rival = self.strategies[0] if len(self.strategies) > 1 else self.ranking[0]
+        ratio, largest = speedup(rival, slowest), largest_phase(slowest)
+        if ratio is None or ratio < MUCH_SLOWER or relation(rival, slowest) != "faster":
+            return []
+        parts = [f"spends {percent(largest[1])} of its step in {largest[0]}"] if largest else []
+        if rival.strategy != "single":  # else the verdict has told how much slower
+            parts.insert(0, f"is {_times(ratio)} slower than {self.name(rival)}")
+        return [f"{self.name(slowest)} {' and '.join(parts)}."] if parts else []
 
 
-def _alone(run: Run, called: dict[int, str]) -> str:
-    text = f"{called[id(run)]} trains {speed(run):,.0f} samples/s on {_amount(run.ranks, 'rank')}"
-    largest = largest_phase(run)
-    return f"{text}; {percent(largest[1])} of its step is {largest[0]}." if largest else f"{text}."
+def _tied(ranking: Sequence[Run]) -> list[Run]:
+    """The fastest, and those that cannot be told from it."""
+    return [run for run in ranking if run is ranking[0] or relation(run, ranking[0]) == "same"]
 
 
 def _incomparable(ranking: Sequence[Run]) -> str:
@@ -99,149 +173,39 @@ def _incomparable(ranking: Sequence[Run]) -> str:
     return f"These runs differ in {_join(parts)}, so their speeds are not compared."
 
 
-def _among_equals(ranking: Sequence[Run], called: dict[int, str], doubt: str | None = None) -> str:
+def _lead(ranking: Sequence[Run], name: Callable[[Run], str]) -> str:
     """The fastest against the next: all there is to say without one process to measure against."""
-    best = ranking[0]
-    tied = [run for run in ranking if run is best or relation(run, best) == "same"]
-    rest = [run for run in ranking if run is not best and relation(run, best) != "same"]
-    if len(ranking) == 1:
-        text = _alone(best, called)[:-1]
-    elif len(tied) > 1:
-        text = f"{_join([called[id(run)] for run in tied])} are equally fast"
-        text += f", {_faster(best, rest[0])} than {called[id(rest[0])]}" if rest else ""
-    else:
-        text = f"{called[id(best)]} is {_faster(best, rest[0])} than {called[id(rest[0])]}"
-        text += ", the next" if len(rest) > 1 else ""
-    return f"{text}; {doubt}." if doubt else f"{text}."
+    tied = _tied(ranking)
+    rest = [run for run in ranking[1:] if relation(run, ranking[0]) != "same"]
+    lead = f"{_faster(ranking[:1], rest[:1])} than {name(rest[0])}" if rest else ""
+    if len(tied) > 1:
+        return f"{_join([name(run) for run in tied])} are equally fast{', ' + lead if rest else ''}"
+    return f"{name(ranking[0])} is {lead}{', the next' if len(rest) > 1 else ''}"
 
 
-def _against_oneprocess(tied: Sequence[Run], called: dict[int, str], singles: Sequence[Run]) -> str:
-    """The fastest strategy, and those that cannot be told from it, against one process with a rank's threads and with all.
-
-    Rows with a wide spread are the same as many; only those that stand as the fastest does are spoken of with it.
-    """
-    best = tied[0]
-    base = next((single for single in singles if single.threads == best.threads), singles[0])
-    wide: Run | None = singles[-1]
-    if wide is base or kind(best) != "cpu":
-        wide = None
-    against_base, against_wide = relation(best, base), relation(best, wide) if wide else None
-    tied = [
-        run
-        for run in tied
-        if relation(run, base) == against_base and (wide is None or relation(run, wide) == against_wide)
-    ]
-    tied_names = [called[id(run)] for run in tied]
-    who, verb = _join(tied_names), "is" if len(tied) == 1 else "are"
-
-    if against_base == "faster":
-        text = f"{who} {verb} {_faster(tied, base)} than {process(base)}"
-        if wide is None:
-            return f"{text}."
-        if against_wide == "faster":
-            return f"{text} and {_faster(tied, wide)} than {process(wide)}."
-        if against_wide == "same":
-            if not all(surely_same(run, wide) for run in tied):
-                return f"{text}, but {_untold(wide, who, rounds=len(speeds(wide)))}."
-            gain = _further_cores(base, wide)
-            return f"{text}, but {process(wide)} is as fast: the gain is {gain}, not {_join(tied_names, 'or')}."
-        return (
-            f"{text}, but {process(wide)} is {_faster(wide, tied)} still: "
-            "here threads use the cores better than ranks do."
-        )
-    if wide is not None and against_wide == "slower" and relation(wide, base) == "faster":
-        standing = "only as fast as" if against_base == "same" else "slower even than"
-        return f"{process(wide)} is {_faster(wide, tied)} than {who}, which {verb} {standing} {process(base)}."
-    if against_base == "same":
-        return f"{who} {verb} only as fast as {process(base)}: more ranks gain nothing here."
-    return (
-        f"{process(base)} is {_faster(base, tied)} than {who}: "
-        "on this machine, parallel training costs more than it saves."
-    )
-
-
-# -- remarks ----------------------------------------------------------------------------------------------------
-
-
-def remarks(runs: Sequence[Run]) -> list[str]:
-    """Everything else worth a sentence, what matters most first."""
-    called = dict(zip(map(id, runs), names(runs), strict=True))
-    lost = [(run, sentence) for run in measured(runs) if (sentence := _lost_accuracy(run, runs, called))]
-    fastest = max(measured(runs), key=lambda run: speed(run) or 0, default=None)
-    return [
-        *(sentence for run, sentence in lost if run is fastest),
-        *_slow_ranks(runs, called),
-        *_broken(runs, called, "failed"),
-        *(sentence for run, sentence in lost if run is not fastest),
-        *_much_slower(runs, called),
-        *_broken(runs, called, "stopped"),
-        *_broken(runs, called, "refused"),
-    ]
-
-
-def _lost_accuracy(run: Run, runs: Sequence[Run], called: dict[int, str]) -> str | None:
-    reached = accuracy(run)
-    references = [value for single in baselines(run, runs) if (value := accuracy(single)) is not None]
-    if run.strategy == "single" or reached is None or not references:
-        return None
-    lost = min(references) - reached
-    if lost <= LOST_ACCURACY:
-        return None
-    return (
-        f"{called[id(run)]} ends {100 * lost:.1f} points of test accuracy below one process "
-        f"({percent(reached, 1)} against {percent(min(references), 1)})."
-    )
-
-
-def _slow_ranks(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
-    """A sentence for every rank (or server) and phase that is slow, with the strategies under which it is."""
-    cases: dict[tuple[str, object], list[Run]] = {}
-    for run in runs:
-        if run.slow_rank:
-            cases.setdefault((slow_one(run.slow_rank), run.slow_rank.get("phase")), []).append(run)
-    return [
-        f"Under {_join([called[id(run)] for run in found])}, {who} is slow in `{phase}`{_lags(found)}."
-        for (who, phase), found in cases.items()
-    ]
+def _beside_all_cores(called: Sequence[str], tied: Sequence[Run], base: Run, wide: Run, standing: str | None) -> str:
+    """How a gain over one process with a rank's threads looks beside one process with all of them."""
+    if standing == "faster":
+        return f" and {_faster(tied, [wide])} than {process(wide)}."
+    if standing != "same":
+        better = "here threads use the cores better than ranks do"
+        return f", but {process(wide)} is {_faster([wide], tied)} still: {better}."
+    if all(surely_same(run, wide) for run in tied):
+        more = (wide.threads or 0) - (base.threads or 0)
+        gain = f"the other {_amount(more, 'core')}" if base.threads and more > 1 else "the further threads"
+        gain = "the second core" if (base.threads, more) == (1, 1) else gain
+        return f", but {process(wide)} is as fast: the gain is {gain}, not {_join(called, 'or')}."
+    rounds = len(speeds(wide))
+    tried, more = (f" in {rounds} rounds", 3 * rounds) if rounds > 1 else ("", MORE_ROUNDS)
+    return f", but {process(wide)} could not be told apart from {_join(called)}{tried}; try --rounds {more}."
 
 
 def _lags(runs: Sequence[Run]) -> str:
     lags = [value for run in runs if (value := number((run.slow_rank or {}).get("behind_ms"))) is not None]
     if not lags:
         return ""
-    low, high = f"{min(lags):.1f}", f"{max(lags):.1f}"
-    return f" ({low} ms per step behind)" if low == high else f" ({low} to {high} ms per step behind)"
-
-
-def _broken(runs: Sequence[Run], called: dict[int, str], status: str) -> list[str]:
-    verb = {"failed": "failed", "stopped": "was stopped", "refused": "was refused"}[status]
-    sentences = []
-    for run in runs:
-        if run.status == status:
-            reason = ": " + _first_line(run.reason) if run.reason else ""
-            sentences.append(f"{called[id(run)]} {verb}{reason}.")
-    return sentences
-
-
-def _much_slower(runs: Sequence[Run], called: dict[int, str]) -> list[str]:
-    """The slowest strategy, when it is much slower than the fastest run, with the phase that takes its time."""
-    ranking = sorted(measured(runs), key=lambda run: speed(run) or 0)
-    strategies = [run for run in ranking if run.strategy != "single"]
-    if not strategies or len({setting(run) for run in ranking}) > 1:
-        return []
-    slowest = strategies[0]
-    rival = strategies[-1] if len(strategies) > 1 else ranking[-1]
-    ratio, largest = speedup(rival, slowest), largest_phase(slowest)
-    if ratio is None or ratio < MUCH_SLOWER or relation(rival, slowest) != "faster":
-        return []
-    why = f"spends {percent(largest[1])} of its step in {largest[0]}" if largest else ""
-    if rival.strategy == "single":  # the verdict has told how much slower
-        return [f"{called[id(slowest)]} {why}."] if why else []
-    text = f"{called[id(slowest)]} is {_times(ratio)} slower than {called[id(rival)]}"
-    return [f"{text} and {why}." if why else f"{text}."]
-
-
-# -- phrases ----------------------------------------------------------------------------------------------------
+    ends = dict.fromkeys((f"{min(lags):.1f}", f"{max(lags):.1f}"))
+    return f" ({' to '.join(ends)} ms per step behind)"
 
 
 def process(run: Run) -> str:
@@ -250,28 +214,8 @@ def process(run: Run) -> str:
     return f"one process with {_amount(run.threads, 'thread')}" if run.threads else "one process"
 
 
-def _differ(runs: Sequence[Run]) -> bool:
-    phrases = [process(run) for run in runs]
-    return len(set(phrases)) == len(phrases)
-
-
-def _further_cores(base: Run, wide: Run) -> str:
-    more = (wide.threads or 0) - (base.threads or 0)
-    if (base.threads, more) == (1, 1):
-        return "the second core"
-    return f"the other {_amount(more, 'core')}" if base.threads and more > 1 else "the further threads"
-
-
-def _untold(run: Run, who: str, rounds: int) -> str:
-    """That no difference was found, and how to look harder."""
-    if rounds < 2:
-        return f"{process(run)} could not be told apart from {who}; try --rounds {MORE_ROUNDS}"
-    return f"{process(run)} could not be told apart from {who} in {rounds} rounds; try --rounds {3 * rounds}"
-
-
-def _faster(one: Run | Sequence[Run], other: Run | Sequence[Run]) -> str:
+def _faster(ones: Sequence[Run], others: Sequence[Run]) -> str:
     """How much faster; about how much, or from how much to how much, where there are several on a side."""
-    ones, others = ([side] if isinstance(side, Run) else side for side in (one, other))
     ratios = [speedup(run, than) or 1.0 for run in ones for than in others]
     least, most = min(ratios), max(ratios)
     if most < 1.095:
@@ -294,6 +238,10 @@ def _amount(value: int | None, noun: str) -> str:
 
 def _join(parts: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(parts[:-1])} {last} {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _first_line(text: object, limit: int = 160) -> str:

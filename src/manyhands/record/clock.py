@@ -17,12 +17,12 @@ that was in the phases in which it works; a rank that looks slow may just have h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
-from .core_time import Core
 from .run import PHASES
 
 NUMBER = {name: number for number, name in enumerate(PHASES)}
@@ -30,7 +30,31 @@ OTHER = NUMBER["other"]
 _IDLE = (NUMBER["communication"], NUMBER["wait"])
 BEAT_STEP, BEAT_PHASE, BEAT_SINCE, BEAT_CELLS = range(4)  # what a clock writes at the beginning of a heartbeat row
 TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
-_TRACE_LIMIT = 4000
+TRACE_LIMIT = 4000
+
+
+class _CoreTime:
+    """How long the thread that makes it was ready to run while something else ran on its core, which Linux tells.
+
+    A look costs about a microsecond.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def nanoseconds_without(self) -> int:
+        """Since the thread began; always 0 where nobody knows."""
+        try:  # the file has three numbers: CPU time, time ready to run without a core, turns
+            return int(os.pread(self._file, 80, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
 
 class Clock:
@@ -52,8 +76,8 @@ class Clock:
         self._began = 0
         self._elapsed = 0  # of the stretches before this one
         self._tracing = False
-        self._core: Core | None = None  # while it is watched
-        self._idle_core: Core | None = None  # while it is not
+        self._core: _CoreTime | None = None
+        self._watching = False
         self._without = 0  # nanoseconds without a core, at the last look
         self._stolen = 0  # those in phases of work, since the watch began
 
@@ -71,8 +95,8 @@ class Clock:
         self._into[last] += now - self._since
         if self._tracing:
             self.trace.append((self.steps, last, self._since, now))
-        if self._core is not None:
-            self._look(self._core, last, 1.0)
+        if self._watching:
+            self._look(last, 1.0)
         self._phase = number
         self._since = now
         beat = self._beat
@@ -95,22 +119,22 @@ class Clock:
         self._into[last] += when - self._since
         if self._tracing:
             self.trace.append((self.steps, last, self._since, when))
-        if self._core is not None:
-            self._look(self._core, last, (when - self._since) / max(1, monotonic_ns() - self._since))
+        if self._watching:
+            self._look(last, (when - self._since) / max(1, monotonic_ns() - self._since))
         self._phase = NUMBER[phase]
         self._since = when
 
     def watch_core(self, on: bool) -> int:
         """Watch for time without a core from here on, or no more; returns what was found since the watch began."""
         found, self._stolen = self._stolen, 0
-        watched = self._core or self._idle_core or Core()
-        self._core, self._idle_core = (watched, None) if on else (None, watched)
-        self._without = watched.nanoseconds_without()
+        self._core = self._core or _CoreTime()
+        self._watching, self._without = on, self._core.nanoseconds_without()
         return found
 
-    def _look(self, core: Core, phase: int, share: float) -> None:
+    def _look(self, phase: int, share: float) -> None:
         """Book this share of the time without a core since the last look to the phase that ends."""
-        taken = round((core.nanoseconds_without() - self._without) * share)
+        assert self._core is not None
+        taken = round((self._core.nanoseconds_without() - self._without) * share)
         self._without += taken
         if phase not in _IDLE:
             self._stolen += taken
@@ -149,7 +173,7 @@ class Clock:
 
     def begin_step(self) -> None:
         self._beat[BEAT_STEP] = self.steps + 1  # people count from one
-        self._tracing = self.steps in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT
+        self._tracing = self.steps in TRACED_STEPS and len(self.trace) < TRACE_LIMIT
         self._switch(NUMBER["load"])
 
     def end_step(self) -> None:
@@ -165,10 +189,6 @@ class Clock:
         """Tell the watchers of a state that is no phase of a step (start-up, evaluation, end)."""
         self._beat[BEAT_PHASE] = number
         self._beat[BEAT_SINCE] = monotonic_ns()
-
-    @property
-    def step(self) -> int:
-        return self.steps
 
     @property
     def phase(self) -> str:

@@ -23,7 +23,7 @@ from time import monotonic_ns
 
 import torch
 
-from .clock import _TRACE_LIMIT, BEAT_PHASE, BEAT_SINCE, BEAT_STEP, NUMBER, OTHER, TRACED_STEPS, Clock
+from .clock import BEAT_STEP, NUMBER, OTHER, TRACE_LIMIT, TRACED_STEPS, Clock
 from .run import PHASES
 
 READ_AT = 512  # marks that may wait to be read
@@ -60,9 +60,7 @@ class CudaClock(Clock):
         if self._marking and self._running and self._shares is None:
             self._mark(self._event(), last)
         self._phase = number
-        beat = self._beat
-        beat[BEAT_PHASE] = number
-        beat[BEAT_SINCE] = monotonic_ns()
+        self.say(number)
         return last
 
     def since(self, phase: str, when: int) -> None:
@@ -173,7 +171,7 @@ class CudaClock(Clock):
                 self._into[closes] += self._time - began
                 if step >= UNSETTLED:
                     self._typical[closes] += self._time - began
-            if closes != _UNSPLIT and step in TRACED_STEPS and len(self.trace) < _TRACE_LIMIT:
+            if closes != _UNSPLIT and step in TRACED_STEPS and len(self.trace) < TRACE_LIMIT:
                 self.trace.append((step, closes, began, self._time))
             if ends != _NO_STEP:
                 self.step_ends.append(self._elapsed + self._time - self._began)
@@ -182,16 +180,16 @@ class CudaClock(Clock):
 
     def _split(self) -> None:
         """The time of steps without marks, in the shares of those with marks."""
-        total = sum(self._typical)
-        if not self._unsplit or not total:
-            return
-        left = self._unsplit
-        for number, typical in enumerate(self._typical):
-            part = self._unsplit * typical // total
+        if any(self._typical):
+            self._share_out(self._unsplit, self._typical)
+            self._unsplit = 0
+
+    def _share_out(self, time: int, weights: Sequence[float]) -> None:
+        """Book a time to the phases in proportion to the weights, to the last nanosecond."""
+        parts = [round(time * weight / (sum(weights) or 1)) for weight in weights]
+        parts[OTHER] += time - sum(parts)
+        for number, part in enumerate(parts):
             self._into[number] += part
-            left -= part
-        self._into[OTHER] += left
-        self._unsplit = 0
 
     def _book_group(self, event: torch.cuda.Event, steps: int) -> None:
         """The time since the last group, over its steps and over the phases in their shares."""
@@ -199,12 +197,7 @@ class CudaClock(Clock):
         began = self._time
         self._advance(event)
         took = self._time - began
-        left = took
-        for number, share in enumerate(self._shares):
-            part = round(took * share)
-            self._into[number] += part
-            left -= part
-        self._into[OTHER] += left
+        self._share_out(took, self._shares)
         offset = self._elapsed + began - self._began
         self.step_ends.extend(offset + took * (number + 1) // steps for number in range(steps))
 

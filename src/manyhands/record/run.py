@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 from ..errors import BadInput
 from .fields import FORMS, TIMELINE
-from .untrusted import fits, plain, read_json
+from .untrusted import fits, plain, read_json, walk
 from .whole_file import whole
 
 SCHEMA = 1
@@ -235,13 +235,7 @@ def _cpu_name() -> str | None:
 
 def finite(value: Any) -> Any:
     """Plain data with null for figures that JSON does not know."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
+    return walk(value, lambda item: None if isinstance(item, float) and not math.isfinite(item) else item)
 
 
 def option_text(value: Any) -> str:

@@ -1,7 +1,8 @@
 """What anybody may have written: records and live files are read within bounds and believed only in the expected form.
 
 read_json   the file, if it is one, of a bounded size and depth; its text without control characters
-fits        whether a value has the form that an annotation states (a TypedDict says it for the keys that are there)
+fits        whether a value has the form that an annotation states, or a drawing of objects and lists
+walk        a nest with every value in it changed
 plain       a text without what a terminal would obey: escape sequences, carriage returns, reversed writing
 """
 
@@ -9,10 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-import types
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from ..errors import BadInput
 
@@ -35,7 +36,7 @@ def read_json(file: Path, most_bytes: int) -> Any:
         size = file.stat().st_size
         if size > most_bytes:
             raise BadInput(f"{file} cannot be read: {size:,} bytes are more than such a file may have ({most_bytes:,})")
-        return _cleaned(json.loads(file.read_text(encoding="utf-8")))
+        return walk(json.loads(file.read_text(encoding="utf-8")), _cleaned)
     except OSError as problem:
         raise BadInput(f"{file} cannot be read ({problem.strerror})") from None
     except RecursionError:
@@ -46,20 +47,24 @@ def read_json(file: Path, most_bytes: int) -> Any:
         raise BadInput(f"{file} cannot be read: {plain(str(problem))}") from None
 
 
-def _cleaned(value: Any, depth: int = 0) -> Any:
+def walk(value: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
+    """The same nest of lists and objects with every key and value in it changed."""
     if depth > DEEPEST:
         raise RecursionError
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, list):
-        return [item if type(item) is float else _cleaned(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {plain(key): _cleaned(item, depth + 1) for key, item in value.items()}
-    return value
+    if isinstance(value, list | tuple):
+        return [walk(item, change, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return {change(str(key)): walk(item, change, depth + 1) for key, item in value.items()}
+    return change(value)
+
+
+def _cleaned(value: Any) -> Any:
+    return plain(value) if isinstance(value, str) else value
 
 
 def fits(value: Any, form: Any) -> bool:
-    """Whether a value has the form of an annotation: plain types, unions, lists, dicts by text, TypedDicts, Any."""
+    """Whether a value has a form: an annotation (plain types, unions, lists, tuples, dicts by text, Any), or one
+    drawn: {key: form} for an object with some of these keys, [form] for a list, (form, form) for a choice."""
     if form is Any:
         return True
     if form in (None, type(None)):
@@ -70,24 +75,17 @@ def fits(value: Any, form: Any) -> bool:
         return type(value) is int and abs(value) < LARGEST
     if form is float:
         return type(value) in (int, float) and abs(value) < LARGEST  # (false for what is not finite)
-    if is_typeddict(form):
-        return isinstance(value, dict) and all(
-            fits(value[key], inner) for key, inner in _keys(form).items() if key in value
-        )
-    if get_origin(form) is list:
-        return isinstance(value, list) and _all_fit(value, *get_args(form))
-    if get_origin(form) is tuple:
-        inners = get_args(form)
-        return (
-            isinstance(value, list)
-            and len(value) == len(inners)
-            and all(fits(item, inner) for item, inner in zip(value, inners, strict=True))
-        )
-    if get_origin(form) is dict:
-        _, inner = get_args(form)
-        return isinstance(value, dict) and all(fits(item, inner) for item in value.values())
-    if get_origin(form) in (Union, types.UnionType):
-        return any(fits(value, choice) for choice in get_args(form))
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(fits(value[key], inner) for key, inner in form.items() if key in value)
+    kind, inners = (type(form), form) if isinstance(form, list | tuple) else (get_origin(form), get_args(form))
+    if kind in (Union, UnionType) or isinstance(form, tuple):
+        return any(fits(value, choice) for choice in inners)
+    if kind is list:
+        return isinstance(value, list) and _all_fit(value, inners[0])
+    if kind is tuple:
+        return isinstance(value, list) and len(value) == len(inners) and all(map(fits, value, inners))
+    if kind is dict:
+        return isinstance(value, dict) and all(fits(item, inners[1]) for item in value.values())
     raise TypeError(f"no rule for {form}")
 
 
@@ -97,8 +95,3 @@ def _all_fit(values: list[Any], form: Any) -> bool:
     if form is float:
         return set(map(type, values)) <= {int, float} and all(abs(item) < LARGEST for item in values)
     return all(fits(item, form) for item in values)
-
-
-@cache
-def _keys(form: Any) -> dict[str, Any]:
-    return get_type_hints(form)

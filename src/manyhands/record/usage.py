@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+
 SAMPLE_SECONDS = 0.5
 
 
@@ -40,20 +42,15 @@ class Usage:
         """Means over the samples, in percent; None where the run was too short to look."""
         if not self._cores:
             return None
-        number = len(self._cores)
-        cores = [
-            {"core": core, "mean_percent": round(sum(sample[core] for sample in self._cores) / number, 1)}
-            for core in range(len(self._cores[0]))
-        ]
-        gpus = [
-            {
-                "gpu": gpu,
-                "mean_percent": round(sum(sample[gpu][0] for sample in self._gpus) / number, 1),
-                "memory_bytes": max(sample[gpu][1] for sample in self._gpus),
-            }
-            for gpu in range(len(self._gpus[0]))
-        ]
-        return {"cores": cores, "gpus": gpus, "samples": number}
+        cores, gpus = np.mean(self._cores, axis=0), np.array(self._gpus)  # samples x GPUs x (percent, bytes)
+        return {
+            "cores": [{"core": core, "mean_percent": round(float(use), 1)} for core, use in enumerate(cores)],
+            "gpus": [
+                {"gpu": gpu, "mean_percent": round(float(use.mean()), 1), "memory_bytes": float(held.max())}
+                for gpu, (use, held) in enumerate(gpus.transpose(1, 2, 0) if gpus.size else ())
+            ],
+            "samples": len(self._cores),
+        }
 
     def _gpu_handles(self) -> list[Any]:
         if self._handles is None:

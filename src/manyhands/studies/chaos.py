@@ -10,18 +10,15 @@ the steps: in start-up, while a checkpoint is being written, in evaluation and a
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,114 +30,17 @@ from ..record.run_folder import CHECKPOINTS
 from ..strategies import TABLE, make_strategy
 from ..strategies.contract import Strategy, processes
 from ..task import Task
-from ..training.checkpoints.checkpoint import published
-from ..training.fit import fit
+from ..training.run_fit import run_fit
+from ..training.settings import FitSettings
 from ..world.launch.by_value import pack, unpack
-from ..world.rank import Rank
+from .faults import FAULTS, Fault
 
-MOMENTS = ("start-up", "checkpoint", "evaluation", "end")  # outside of the steps
-FAULTS = (
-    "kill", "stop", "raise", "exit", "slow", "hang", "sigterm", "disk-full", "corrupt-checkpoint", "parent-killed",
-    *(f"{kill}-in-{moment}" for kill in ("kill", "parent-killed") for moment in MOMENTS),
-)  # fmt: skip
 STEPS, EVERY, STALL_SECONDS, LIMIT_SECONDS = 30, 5, 3.0, 120.0
-SLOW_SECONDS = 0.05
 _VANISH_SECONDS = 2.0  # processes may take this long to be gone
 KEYS = (
     "strategy", "fault", "rank", "step", "outcome", "detected_seconds", "resumed_seconds", "steps_repeated",
     "samples_lost", "samples_doubled", "weights_equal", "left_behind",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What strikes whom, and when. Ranks call it in start-up, as step 0, and before the work of every step."""
-
-    kind: str
-    rank: int
-    step: int
-    folder: str  # of the checkpoints
-    newest: int  # step of the last checkpoint before the fault; some faults wait until it is written
-    caller: int  # process that started the ranks
-
-    @property
-    def moment(self) -> str | None:
-        return self.kind.partition("-in-")[2] or None
-
-    def __call__(self, rank: Rank, step: int) -> None:
-        if rank.index != self.rank:
-            return
-        if self.moment is not None:
-            if step == 0:
-                self._lie_in_wait(rank)
-            return
-        if step < self.step:
-            return
-        if self.kind == "slow":
-            time.sleep(SLOW_SECONDS)
-        elif step == self.step:
-            self._strike()
-
-    def _lie_in_wait(self, rank: Rank) -> None:
-        """Strike when the rank says that the moment has come; a checkpoint is written while it trains on."""
-        if self.moment == "start-up":
-            self._kill()
-        elif self.moment == "checkpoint":
-            threading.Thread(target=self._kill_once_written_to, args=(Path(self.folder),), daemon=True).start()
-        else:
-            moments = ("evaluation", "wait") if self.moment == "evaluation" else (self.moment,)  # others wait meanwhile
-            say = rank.say
-
-            def say_and_die(state: str) -> None:
-                say(state)
-                if state in moments:
-                    self._kill()
-
-            rank.say = say_and_die  # type: ignore[method-assign]
-
-    def _kill_once_written_to(self, folder: Path) -> None:
-        while not any(folder.glob(".step-*.part")):
-            time.sleep(1e-4)
-        self._kill()
-
-    def _kill(self) -> None:
-        os.kill(self.caller if self.kind.startswith("parent-killed") else os.getpid(), signal.SIGKILL)
-
-    def _strike(self) -> None:
-        if self.kind == "raise":
-            raise RuntimeError("raised on purpose")
-        if self.kind == "exit":
-            os._exit(3)
-        if self.kind == "hang":
-            while True:
-                time.sleep(1.0)
-        if self.kind in ("disk-full", "corrupt-checkpoint"):
-            newest = self._written()
-        if self.kind == "disk-full":
-            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))  # no file of this process grows any more
-            return
-        if self.kind == "corrupt-checkpoint":
-            _flip_a_bit(newest / "model.safetensors")
-        numbers = {"stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
-        os.kill(self.caller if self.kind == "parent-killed" else os.getpid(), numbers.get(self.kind, signal.SIGKILL))
-        time.sleep(60.0 if self.kind == "parent-killed" else 0.0)  # dies meanwhile
-
-    def _written(self) -> Path:
-        """The newest checkpoint, once the one before the fault is there."""
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            found = published(Path(self.folder))
-            if found and int(found[0].name[5:]) >= self.newest:
-                break
-            time.sleep(0.01)
-        return found[0]
-
-
-def _flip_a_bit(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
 
 
 def chaos(
@@ -160,19 +60,26 @@ def chaos(
     chosen = make_strategy(strategy, ranks)
     rank, step = _aim(chosen, fault, rank, step, max_steps)
     task = task if fault.endswith("evaluation") else task.replace(test=None)
-    options = {"max_steps": max_steps, "progress": False, **keywords}
-    unbroken = unbroken or fit(task, chosen, **options)
+    settings = FitSettings.of(max_steps=max_steps, progress=False, **keywords)
+    unbroken = unbroken or run_fit(task, chosen, settings)
+    every = min(EVERY, max(1, step // 3))
     with tempfile.TemporaryDirectory(prefix="manyhands-chaos-") as folder:
-        options |= {"run_dir": folder, "checkpoint_every": min(EVERY, max(1, step // 3)), "max_restarts": 1}
-        options |= {"on_death": "continue" if chosen.traits.survives else "end"}
-        options |= {"stall_seconds": stall_seconds, "time_limit": LIMIT_SECONDS}
-        every = int(options["checkpoint_every"])
         planned = Fault(fault, rank, step, str(Path(folder) / CHECKPOINTS), (step - 1) // every * every, os.getpid())
+        settings = replace(
+            settings,
+            run_dir=folder,
+            checkpoint_every=every,
+            max_restarts=1,
+            on_death="continue" if chosen.traits.survives else "end",
+            stall_seconds=stall_seconds,
+            time_limit=LIMIT_SECONDS,
+            fault=planned,
+        )
         result: dict[str, Any] = dict.fromkeys(KEYS)
         result.update(strategy=str(chosen), fault=fault, rank=rank, step=step)
         began = time.time()
         break_it = _kill_the_parent if fault.startswith("parent-killed") else _break
-        run = break_it(task, chosen, planned, options, result)
+        run = break_it(task, chosen, settings, planned, result)
         result["left_behind"] = [*(result["left_behind"] or []), *left_behind(began, Path(folder))]
     if run is not None:
         result["samples_lost"] = max(0, unbroken.samples - run.samples)
@@ -197,9 +104,9 @@ def _aim(strategy: Strategy, fault: str, rank: int | None, step: int | None, max
     return rank, step
 
 
-def _break(task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any], result: dict[str, Any]) -> Run | None:
+def _break(task: Task, strategy: Strategy, settings: FitSettings, fault: Fault, result: dict[str, Any]) -> Run | None:
     try:
-        run = fit(task, strategy, fault=fault, **options)
+        run = run_fit(task, strategy, settings)
     except RankFailed as failure:
         result.update(outcome="ended", detected_seconds=failure.detected_seconds)
         return None
@@ -212,10 +119,10 @@ def _break(task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any]
 
 
 def _kill_the_parent(
-    task: Task, strategy: Strategy, fault: Fault, options: dict[str, Any], result: dict[str, Any]
+    task: Task, strategy: Strategy, settings: FitSettings, fault: Fault, result: dict[str, Any]
 ) -> Run | None:
     """Train in a program of its own, which a rank kills; then resume here what it left."""
-    parcel = pack((task, strategy, fault, options))
+    parcel = pack((task, strategy, settings, fault))
     try:
         code = f"from manyhands.studies.chaos import be_killed; be_killed({parcel})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -237,7 +144,7 @@ def _kill_the_parent(
         time.sleep(0.01)
     result["detected_seconds"] = time.time() - killed  # until every orphan had ended itself
     result["left_behind"] = survivors(began)
-    run = fit(task, strategy, resume=True, **options)
+    run = run_fit(task, strategy, replace(settings, resume=True, fault=None))
     result["outcome"] = "resumed"
     result["resumed_seconds"] = run.startup_seconds
     if fault.moment is None:
@@ -247,8 +154,8 @@ def _kill_the_parent(
 
 def be_killed(parcel: int) -> None:
     """The life of a caller that a rank kills."""
-    task, strategy, fault, options = unpack(parcel)
-    fit(task, strategy, fault=replace(fault, caller=os.getpid()), **options)
+    task, strategy, settings, fault = unpack(parcel)
+    run_fit(task, strategy, replace(settings, fault=replace(fault, caller=os.getpid())))
 
 
 # ---------------------------------------------------------------- what is left
@@ -260,7 +167,7 @@ def left_behind(since: float, folder: Path) -> list[str]:
     while survivors(since) and time.time() < until:
         time.sleep(0.05)
     files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / CHECKPOINTS).glob(".*")]]
-    memory = [f"shared memory {name}" for name in _shared_memory() if "manyhands" in name]
+    memory = [f"shared memory {path.name}" for path in Path("/dev/shm").glob("*manyhands*")]
     return survivors(since) + files + memory
 
 
@@ -286,15 +193,6 @@ def _forked(process: psutil.Process) -> bool:
     return any("manyhands.world.launch.fork_server_process" in word for word in process.cmdline())
 
 
-def _shared_memory() -> list[str]:
-    try:
-        return os.listdir("/dev/shm")
-    except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.EACCES):
-            return []
-        raise
-
-
 # ---------------------------------------------------------------- all of it
 
 
@@ -314,8 +212,8 @@ def chaos_matrix(
     for name in strategies if strategies is not None else list(TABLE):
         try:
             chosen = make_strategy(name, 1 if name == "single" else ranks)
-            options = {"max_steps": max_steps, "progress": False, **keywords}
-            unbroken = fit(task.replace(test=None), chosen, **options)
+            settings = FitSettings.of(max_steps=max_steps, progress=False, **keywords)
+            unbroken = run_fit(task.replace(test=None), chosen, settings)
         except Refused as reason:
             say(f"{name} is left out: {reason}")
             continue

@@ -13,7 +13,7 @@ import os
 import statistics
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from ..record.slow_rank import agreed
 from ..strategies import make_strategy
 from ..strategies.contract import Strategy
 from ..task import Task
-from ..training.fit import fit
-from ..training.progress import Stages
+from ..training.run_fit import run_fit
+from ..training.settings import FitSettings
 from ..world.default_ranks import default_ranks
+from .compare_progress import CompareProgress
 
 HANDFUL = ("single", "ddp", "hogwild", "parameter_server")
 ROUND_SECONDS = 1.0  # the length of a slice
@@ -33,7 +34,7 @@ FEWEST_STEPS = 20  # of a slice
 
 
 @dataclass
-class Row:
+class Contender:
     """One strategy of a comparison, with the threads it may use on each rank."""
 
     strategy: Strategy
@@ -79,21 +80,22 @@ def compare(
     """
     if rounds < 0:
         raise BadInput(f"rounds must be 0 or more (found {rounds})")
-    rows = plan_rows(strategies, ranks, threads)
-    stages = Stages(len(rows), rounds, round_seconds, progress)
+    rows = contenders(strategies, ranks, threads)
+    settings = FitSettings.of(run_dir=run_dir, time_limit=time_limit, progress=progress, **keywords)
+    shown = CompareProgress(len(rows), rounds, round_seconds, progress)
     interrupted = False
     try:
         for row in rows:
-            stages.begin_fit(row.label)
+            shown.begin_fit(row.label)
             folder = Path(run_dir) / row.folder if run_dir is not None else None
-            row.run = _fit_row(task, row, time_limit, progress, {**keywords, "run_dir": folder})
+            row.run = _fit(task, row, replace(settings, run_dir=folder))
             row.slow.append(row.run.suspect)
-            stages.end_fit(row.run)
-        _measure_rounds(task, rows, rounds, round_seconds, time_limit, stages, keywords)
-        stages.end()
+            shown.end_fit(row.run)
+        _measure_rounds(task, rows, rounds, round_seconds, settings, shown)
+        shown.end()
     except KeyboardInterrupt:
         interrupted = True
-        stages.say("interrupted: keeping what was finished")
+        shown.say("interrupted: keeping what was finished")
         for row in rows:
             row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
     number = uuid.uuid4().hex[:12]
@@ -102,60 +104,53 @@ def compare(
     return runs
 
 
-def plan_rows(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Row]:
+def contenders(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Contender]:
     """The rows in the order asked for; `single` becomes two, and is added where it is missing."""
     if isinstance(strategies, str | Strategy):
         strategies = [strategies]
     chosen = list(strategies or HANDFUL)
     made = [make_strategy(spec, None if _is_single(spec) else ranks) for spec in chosen]
-    others = [strategy for strategy in made if strategy.name != "single"]
+    others = list({str(strategy): strategy for strategy in made if strategy.name != "single"}.values())
     cores = available_cores()
     width = ranks or (max(strategy.ranks for strategy in others) if others else default_ranks())
     narrow = threads or max(1, cores // width)
-    singles = [Row(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
-    rows = [Row(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others]
-    seen: set[str] = set()
-    unique = [row for row in rows if not (str(row.strategy) in seen or seen.add(str(row.strategy)))]  # type: ignore[func-returns-value]
-    return [*singles, *unique]
+    singles = [Contender(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
+    return [*singles, *(Contender(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others)]
 
 
 def _is_single(spec: str | Strategy) -> bool:
     return spec.name == "single" if isinstance(spec, Strategy) else str(spec).split(":")[0] == "single"
 
 
-def _fit_row(task: Task, row: Row, time_limit: float | None, progress: bool, keywords: dict[str, Any]) -> Run:
+def _fit(task: Task, row: Contender, settings: FitSettings) -> Run:
     """One fit whose refusal or failure is a row, not the end of the comparison."""
     try:
-        return fit(task, row.strategy, threads=row.threads, time_limit=time_limit, progress=progress, **keywords)
+        return run_fit(task, row.strategy, replace(settings, threads=row.threads))
     except (Refused, RankFailed) as problem:
         status = "refused" if isinstance(problem, Refused) else "failed"
         return problem.run or _without_figures(task, row, status, str(problem))
 
 
-def _without_figures(task: Task, row: Row, status: str, reason: str) -> Run:
+def _without_figures(task: Task, row: Contender, status: str, reason: str) -> Run:
     strategy = row.strategy
     return Run(task.name, strategy.name, strategy.options, status=status, reason=reason, ranks=strategy.ranks)
 
 
 def _measure_rounds(
-    task: Task,
-    rows: list[Row],
-    rounds: int,
-    round_seconds: float,
-    time_limit: float | None,
-    stages: Stages,
-    keywords: dict[str, Any],
+    task: Task, rows: list[Contender], rounds: int, round_seconds: float, settings: FitSettings, shown: CompareProgress
 ) -> None:
     """Short slices of every strategy in turn, so that noise falls on all alike."""
     slices = [(row, row.run) for row in rows if row.run is not None and row.run.status == "done" and row.run.steps]
     quick = task.replace(test=None)
+    alone = replace(
+        settings, run_dir=None, resume=False, checkpoint_every=None, on_step=None, on_epoch=None, progress=False
+    )
     for number in range(1, rounds + 1):
         for place, (row, run) in enumerate(slices, start=1):
-            stages.slice(number, place, len(slices), row.label)
+            shown.slice(number, place, len(slices), row.label)
             wanted = int(1000 * round_seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
             steps = min(run.steps, max(FEWEST_STEPS, wanted))
-            slice_keywords = {**keywords, "max_steps": steps, "run_dir": None, "on_step": None, "on_epoch": None}
-            piece = _fit_row(quick, row, time_limit, False, slice_keywords)
+            piece = _fit(quick, row, replace(alone, step=replace(settings.step, max_steps=steps)))
             run.rounds = run.rounds or []
             if piece.status == "done" and piece.samples_per_second:
                 run.rounds.append(piece.samples_per_second)
@@ -164,7 +159,7 @@ def _measure_rounds(
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
 
-def _finish(row: Row, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:
+def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:
     """The row's run with the speed of its rounds, kept in its folder."""
     run = row.run
     assert run is not None

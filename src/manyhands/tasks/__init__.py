@@ -116,6 +116,18 @@ def _expected(kind: Any) -> str:
     return {bool: "yes or no", int: "a whole number", float: "a number"}.get(kind, "a word")
 
 
+def positive(task: str, rule: str, **options: float) -> None:
+    """Refuse options of a built-in task that are not above 0."""
+    for name, value in options.items():
+        if not value > 0:
+            raise BadInput(f"task {task}: option {name} must be {rule} (found {value})")
+
+
+def listed(words: str) -> list[str]:
+    """A vocabulary for texts that are made up."""
+    return words.split()
+
+
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +185,5 @@ def _where(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    first_line = str(error).partition("\n")[0]
-    return (
-        f"line {lines[-1]}: {type(error).__name__}: {first_line}" if lines else f"{type(error).__name__}: {first_line}"
-    )
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"line {lines[-1]}: {said}" if lines else said

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..data import augment, files
-from ..errors import BadInput
 from ..schedules import cosine, linear, scaled_rate
 from ..task import Task
+from . import positive
 from .models import Norm, mobilenetv2, resnet20, resnet50
 
 MODELS = {"mobilenetv2": mobilenetv2, "resnet20": resnet20, "resnet50": resnet50}
@@ -38,9 +38,7 @@ def make(
     batch: int = REFERENCE_BATCH,
 ) -> Task:
     """`width` multiplies the channels; `rate` is the learning rate at batch 128, larger batches get more of it."""
-    for name, value in (("width", width), ("rate", rate), ("batch", batch)):
-        if not value > 0:
-            raise BadInput(f"task cifar10: option {name} must be above 0 (found {value})")
+    positive("cifar10", "above 0", width=width, rate=rate, batch=batch)
     return Task(
         model=partial(MODELS[model], norm=norm, width=width),
         train=partial(images, "train"),

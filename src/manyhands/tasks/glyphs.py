@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.files import cache_folder
-from ..errors import BadInput
 from ..schedules import linear
 from ..task import Task
+from . import positive
 from .models import lenet
 
 Array = NDArray[np.float64]
@@ -41,9 +41,7 @@ BLOCK = 500  # images drawn at a time, each block from its own generator: a shor
 
 def make(train: int = 60_000, test: int = 10_000) -> Task:
     """`train` and `test` are the numbers of images."""
-    for name, count in (("train", train), ("test", test)):
-        if count < 1:
-            raise BadInput(f"task glyphs: option {name} must be at least 1 (found {count})")
+    positive("glyphs", "at least 1", train=train, test=test)
     return Task(
         model=partial(lenet, mean=0.17, std=0.25),
         train=partial(images, "train", train),

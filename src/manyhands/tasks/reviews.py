@@ -21,6 +21,7 @@ from torch import Tensor
 from ..data import files
 from ..schedules import linear
 from ..task import Task
+from . import listed
 from .models import sentence_lstm
 
 WORDS = 10_000  # the size of the table, whatever the text
@@ -88,14 +89,10 @@ def numbered(texts: Sequence[Sequence[str]], number_of: dict[str, int]) -> dict[
 # ---- sentences made up ---------------------------------------------------------------------------------------------
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-SUBJECTS = _words("film story plot acting direction script dialogue ending cast humour pace camera music romance drama")
-GOOD = _words("moving clever warm honest funny gripping tender fresh vivid graceful sharp charming bold rich lively")
-BAD = _words("dull shallow clumsy lifeless stale tedious bland hollow messy forced grating lazy muddled cold empty")
-ADVERBS = _words("truly often deeply mostly always simply quite rather")
+SUBJECTS = listed("film story plot acting direction script dialogue ending cast humour pace camera music romance drama")
+GOOD = listed("moving clever warm honest funny gripping tender fresh vivid graceful sharp charming bold rich lively")
+BAD = listed("dull shallow clumsy lifeless stale tedious bland hollow messy forced grating lazy muddled cold empty")
+ADVERBS = listed("truly often deeply mostly always simply quite rather")
 ASIDES = [
     "for all its length",
     "as in so many sequels",

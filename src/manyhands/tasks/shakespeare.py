@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..data import files
-from ..errors import BadInput
 from ..schedules import cosine
 from ..task import Task
+from . import listed, positive
 from .models import character_lstm, small_gpt
 
 SYMBOLS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -34,8 +34,7 @@ MODELS = {
 
 def make(model: Literal["lstm", "gpt"] = "lstm", temperature: float = 0.8) -> Task:
     """`temperature` is how freely it writes: near 0 always the likeliest character, 1 as often as it guesses them."""
-    if not temperature > 0:
-        raise BadInput(f"task shakespeare: option temperature must be above 0 (found {temperature})")
+    positive("shakespeare", "above 0", temperature=temperature)
     return Task(
         model=MODELS[model],
         train=partial(stretches, "train"),
@@ -95,14 +94,10 @@ def write(model: nn.Module, length: int, temperature: float = 0.8, start: str = 
 # ---- a play made up ------------------------------------------------------------------------------------------------
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 SPEAKERS = ["KING", "QUEEN", "FOOL", "FIRST LORD", "SECOND LORD", "NURSE", "CAPTAIN", "GHOST"]
-NOUNS = _words("crown sword night heart sea winter rose fire grave star horse garden letter shadow throne dream")
-KINDS = _words("cold silent golden broken bitter gentle proud weary distant secret")
-DEEDS = _words("love fear seek follow lose remember bury carry forget serve")
+NOUNS = listed("crown sword night heart sea winter rose fire grave star horse garden letter shadow throne dream")
+KINDS = listed("cold silent golden broken bitter gentle proud weary distant secret")
+DEEDS = listed("love fear seek follow lose remember bury carry forget serve")
 OPENINGS = ["My lord", "Good friend", "Alas", "Come", "Nay", "Hark", "Sweet lady", "Peace"]
 
 

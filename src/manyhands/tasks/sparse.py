@@ -15,18 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import BadInput
 from ..schedules import linear
 from ..task import Task
+from . import positive
 
 MOST = 50  # features a sample
 
 
 def make(features: int = 20_000, train: int = 60_000, test: int = 10_000) -> Task:
     """`features` is the number of weights, `train` and `test` are the numbers of samples."""
-    for name, count in (("features", features), ("train", train), ("test", test)):
-        if count < 1:
-            raise BadInput(f"task sparse: option {name} must be at least 1 (found {count})")
+    positive("sparse", "at least 1", features=features, train=train, test=test)
     return Task(
         model=partial(SparseLogistic, features),
         train=partial(samples, "train", train, features),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,27 +16,13 @@ from ..world.health.heartbeats import FIRST
 from ..world.rank import Rank
 from .callbacks import OnEpoch, OnStep
 from .capture.capture import Capture, capture
-from .checkpoints.checkpoint import Checkpoint, fingerprint
-from .checkpoints.snapshots import Keeping, Snapshots
+from .checkpoints.snapshots import Snapshots
 from .epoch_end import EpochEnd, Judge
 from .figures import RankFigures
 from .late_shares import LateShares
 from .loop import Loop
 from .observers import Faults, Observer, ProgressReports
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a rank must know of the fit beyond the job."""
-
-    on_step: bool = False
-    on_epoch: bool = False
-    progress: bool = True
-    keeping: Keeping | None = None  # where and how often checkpoints are written
-    resume: Checkpoint | None = None  # where to go on from
-    faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit
-    survive: bool = False  # ranks go on without a dead one and share its work
-    fault: Callable[[Rank, int], None] | None = None  # what chaos does in start-up (step 0) and before every step
+from .orders import RankOrders
 
 
 @dataclass
@@ -52,13 +37,12 @@ class Outcome:
 class RankTraining:
     """The parts of one process, and what becomes of them at the end."""
 
-    def __init__(self, job: Job, strategy: Strategy, rank: Rank, plan: Plan):
-        self.job, self.strategy, self.rank, self.plan = job, strategy, rank, plan
+    def __init__(self, job: Job, strategy: Strategy, rank: Rank, orders: RankOrders):
+        self.job, self.strategy, self.rank, self.orders = job, strategy, rank, orders
         rank.say("start-up")
-        if plan.fault is not None:
-            plan.fault(rank, 0)
-        self.judge = Judge(job, rank, plan.survive)
-        task = fingerprint(job) if plan.keeping is not None else {}
+        if orders.fault is not None:
+            orders.fault(rank, 0)
+        self.judge = Judge(job, rank, orders.survives)
         worker = strategy.setup(job, rank)
         feed = self._feed()
         self.figures = self._figures(worker, feed)
@@ -66,7 +50,7 @@ class RankTraining:
         self.capture = self._captured(worker, feed)  # makes a few steps of its own, and may compile the model
         self.worker = self.figures.worker = self.capture.worker
         self.epoch_end = EpochEnd(rank, self.worker, self.figures, self.judge)
-        self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(task), rank.barrier)
+        self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(), rank.barrier)
 
     def run(self) -> Outcome | None:
         rank, first = self.rank, self.rank.clock.steps
@@ -105,42 +89,42 @@ class RankTraining:
     def _with_late_shares(self, feed: RankFeed) -> Feed:
         job, rank = self.job, self.rank
         # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
-        alone = rank.ranks == 1 or job.order.accumulate > 1 or self.plan.on_step
+        alone = rank.ranks == 1 or job.order.accumulate > 1 or self.orders.on_step
         helps = self.strategy.traits.helps and not alone and not isinstance(job.train, StreamSource)
-        return LateShares(feed, rank, helps, self.plan.survive) if helps or self.plan.survive else feed
+        return LateShares(feed, rank, helps, self.orders.survives) if helps or self.orders.survives else feed
 
     def _figures(self, worker: Worker, feed: RankFeed) -> RankFigures:
         """The count of what is done: from the start, or from where a checkpoint was taken, which the worker loads."""
         repeats = feed.shard is not None and feed.shard.repeats
-        figures = RankFigures(self.rank, worker, self.strategy.traits.lockstep, self.plan.survive, repeats)
-        if self.plan.resume is not None:
-            worker.load(self.plan.resume.weights, self.plan.resume.state)
-            figures.restore(self.plan.resume)
-        figures.history.faults = list(self.plan.faults)
+        figures = RankFigures(self.rank, worker, self.strategy.traits.lockstep, self.orders.survives, repeats)
+        if self.orders.resume is not None:
+            worker.load(self.orders.resume.weights, self.orders.resume.state)
+            figures.restore(self.orders.resume)
+        figures.history.faults = list(self.orders.faults)
         return figures
 
     def _captured(self, worker: Worker, feed: RankFeed) -> Capture:
         """The worker with its steps recorded in a CUDA graph, where they can be."""
         if self.rank.device.type != "cuda" or self.job.settings.capture == "off":
             return Capture(worker)
-        if self.plan.on_step:
+        if self.orders.on_step:
             return Capture(worker, "on_step looks at every step")
         return capture(worker, feed, self.job, self.rank)
 
-    def _observers(self, task: dict[str, Any]) -> list[Observer]:
+    def _observers(self) -> list[Observer]:
         """In the order in which they are called."""
-        plan, rank, figures = self.plan, self.rank, self.figures
+        orders, rank, figures = self.orders, self.rank, self.figures
         observers: list[Observer] = [figures, self.epoch_end]
-        if plan.fault is not None:
-            observers.append(Faults(rank, plan.fault))
-        if plan.progress and (rank.leads or plan.survive):
+        if orders.fault is not None:
+            observers.append(Faults(rank, orders.fault))
+        if rank.leads or orders.survives:
             observers.append(ProgressReports(self.job, rank, figures.losses))
-        if plan.on_epoch:
+        if orders.on_epoch:
             observers.append(OnEpoch(rank, figures))
-        if plan.keeping is not None:
+        if orders.every is not None:
             order, strategy = self.job.order, self.strategy
-            observers.append(Snapshots(plan.keeping, task, order, strategy, rank, self.worker, figures, plan.resume))
-        if plan.on_step:
+            observers.append(Snapshots(orders, order, strategy, rank, self.worker, figures))
+        if orders.on_step:
             observers.append(OnStep(rank, self.job.order, self.worker, figures))
         return observers
 
@@ -154,7 +138,7 @@ class RankTraining:
             if self.rank.leads and weights is not None and everyone is not None:
                 outcome = self._summed_up([item for item in everyone if item is not None], weights, started)
             if self.rank.deliver(outcome):
-                return None if self.plan.survive else outcome  # the caller has it
+                return None if self.orders.survives else outcome  # the caller has it
             weights = self.worker.weights()
 
     def _summed_up(self, everyone: list[dict[str, Any]], weights: dict[str, Any], started: float) -> Outcome:
@@ -165,7 +149,7 @@ class RankTraining:
         if self.rank.processes == 1:
             record["notes"] += self.capture.notes()
         record.update(
-            checkpoint_seconds=history.checkpoint_seconds if self.plan.keeping else None,
+            checkpoint_seconds=history.checkpoint_seconds if self.orders.every else None,
             weights_sha256=weights_digest(weights),
             environment=environment(),
             first_step_time=started,

@@ -20,7 +20,7 @@ from ..errors import BadInput
 from ..record.clock import Clock
 from ..record.cuda_clock import CudaClock
 from .health.heartbeats import ARRIVALS, ARRIVED, DONE, PHASE_NUMBERS, PID, Board
-from .launch.processes import Place
+from .launch.processes import LaunchedProcess
 from .launch.rendezvous import meet
 from .shared_memory import Slot, attach_tensors, open_of_process, share_tensors
 
@@ -192,30 +192,21 @@ def disconnect(rank: Rank) -> None:
         dist.destroy_process_group()
 
 
-def from_place(place: Place, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:
+def rank_of(process: LaunchedProcess, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:
     """A rank of our own launch, on one host: everything stays on loopback."""
-    rank = kind(
-        place.index,
-        place.processes,
-        place.ranks,
-        device,
-        place.board,
-        place.threads,
-        place.link.tell,
-        place.link.ask,
-        place.shared,
-    )
-    if place.processes == 1:
+    counts, caller = (process.index, process.processes, process.ranks), process.caller
+    rank = kind(*counts, device, process.board, process.threads, caller.tell, caller.ask, process.shared)
+    if process.processes == 1:
         return rank, None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-    return rank, meet(place.meeting, place.port, place.index, place.processes)
+    return rank, meet(process.meeting, process.port, process.index, process.processes)
 
 
 def started_by_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def torchrun_place() -> tuple[int, int, int]:
+def torchrun_world() -> tuple[int, int, int]:
     """(rank, world size, hosts) as torchrun says."""
     world = int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))

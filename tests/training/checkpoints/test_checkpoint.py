@@ -15,20 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from manyhands.errors import BadInput
-from manyhands.training.checkpoints.checkpoint import (
-    FILES,
-    MANIFEST,
-    Checkpoint,
-    Damaged,
-    Interval,
-    interval,
-    latest,
-    load,
-    published,
-    refuse_other_task,
-    write,
-)
+from manyhands.training.checkpoints.checkpoint import FILES, MANIFEST, Checkpoint, published
+from manyhands.training.checkpoints.interval import Interval, interval
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
+from manyhands.training.checkpoints.read import Damaged, latest, load
+from manyhands.training.checkpoints.same_task import refuse_other_task
+from manyhands.training.checkpoints.write import write
 from manyhands.training.checkpoints.writer import Writer
 from tests.conftest import ROOT
 
@@ -90,6 +82,13 @@ def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
 def test_state_that_only_pickle_could_hold_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match=r"cannot hold the function that state keeps as 'schedule/anneal'"):
         take_apart({"schedule": {"anneal": made}}, {}, "state")
+
+
+def test_numbers_no_file_has_a_name_for_are_refused(tmp_path: Path) -> None:
+    checkpoint = made()
+    checkpoint.weights["a.weight"] = checkpoint.weights["a.weight"].to(torch.complex128)
+    with pytest.raises(BadInput, match=r'a checkpoint cannot hold ".*a.weight" \(torch.complex128\)'):
+        write(tmp_path, checkpoint)
 
 
 def test_names_with_slashes_do_not_collide() -> None:

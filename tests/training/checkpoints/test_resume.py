@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import torch
 import manyhands as mh
 from manyhands.errors import BadInput, RankFailed, Refused
 from manyhands.record.run import Run
-from manyhands.training.checkpoints.checkpoint import latest, published
-from tests.breakable import BreakingLoss, signal_self, toy
+from manyhands.training.checkpoints.checkpoint import published, step_of
+from manyhands.training.checkpoints.read import latest
+from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, BreakingLoss, signal_self, toy
 from tests.conftest import ROOT
 
 EXACT = [
@@ -159,7 +161,7 @@ def test_seconds_between_checkpoints_are_agreed_on_by_all_ranks(tmp_path: Path) 
         assert run.steps == 96
         assert run.checkpoint_seconds is not None
         assert 0 < run.checkpoint_seconds < 10
-        kept = [int(path.name[5:]) for path in published(folder / "checkpoints")]
+        kept = [step_of(path) for path in published(folder / "checkpoints")]
         assert len(kept) == 3
         assert kept[0] == 96
 
@@ -224,7 +226,7 @@ def test_bad_input(keywords: dict[str, Any], message: str) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    return [int(path.name[5:]) for path in published(folder)]
+    return [step_of(path) for path in published(folder)]
 
 
 def test_a_fit_from_scratch_puts_earlier_checkpoints_aside_and_deletes_none(tmp_path: Path) -> None:
@@ -238,23 +240,63 @@ def test_a_fit_from_scratch_puts_earlier_checkpoints_aside_and_deletes_none(tmp_
     assert any("starting from scratch: the checkpoints of an earlier run are now in" in note for note in run.notes)
 
 
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
 @pytest.mark.parametrize(
-    ("strategy", "keywords"),
+    ("strategy", "keywords", "environment"),
     [
-        ("pipeline", {"ranks": 9}),  # more stages than layers: known when the model is cut
-        ("ddp", {"ranks": 2, "on_death": "continue"}),
-        ("ddp", {"ranks": 1000}),  # more processes than descriptors
+        ("pipeline", {"ranks": 9}, {}),  # more stages than layers: known when the model is cut
+        ("ddp", {"ranks": 2, "on_death": "continue"}, {}),
+        ("ddp", {"ranks": 1000}, {}),  # more processes than descriptors
+        ("data_parallel", {"ranks": 2, "compile": True}, {}),
+        ("data_parallel", {"ranks": 2, "compile": True}, TORCHRUN),
+        ("single", {"batch_size": 8, "resume": True}, {}),  # another task than the checkpoint's
+        ("single", {"batch_size": 8, "resume": True}, TORCHRUN),
     ],
 )
-def test_a_refused_fit_leaves_the_checkpoints_alone(strategy: str, keywords: dict[str, Any], tmp_path: Path) -> None:
+def test_a_refused_fit_leaves_the_checkpoints_alone(
+    strategy: str,
+    keywords: dict[str, Any],
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It moved them aside first; refused twice, it had deleted them."""
     run = fit(toy(), run_dir=tmp_path, checkpoint_every=8)
+    task = toy(batch_size=keywords.get("batch_size", 16))
+    options = {name: value for name, value in keywords.items() if name != "batch_size"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     for _ in range(2):
         with pytest.raises(BadInput):
-            fit(toy(), strategy, run_dir=tmp_path, checkpoint_every=8, **keywords)
-    assert steps_in(tmp_path / "checkpoints") == [16, 8]
-    assert not list(tmp_path.glob("checkpoints.*"))
-    assert Run.load(tmp_path).weights_sha256 == run.weights_sha256
+            fit(task, strategy, run_dir=tmp_path, checkpoint_every=8, **options)
+    check_untouched(tmp_path, run)
+
+
+def check_untouched(folder: Path, run: Run) -> None:
+    assert steps_in(folder / "checkpoints") == [16, 8]
+    assert not list(folder.glob("checkpoints.*"))
+    assert Run.load(folder).weights_sha256 == run.weights_sha256
+
+
+def test_a_task_that_cannot_be_sent_to_the_ranks_leaves_the_checkpoints_alone(tmp_path: Path) -> None:
+    """They were moved aside before the task was packed."""
+    run = fit(toy(), run_dir=tmp_path, checkpoint_every=8)
+    with pytest.raises(TypeError, match="lock"):
+        fit(toy(train=Unsendable()), run_dir=tmp_path, checkpoint_every=8)
+    check_untouched(tmp_path, run)
+
+
+class Unsendable(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 120
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(12), index % 2
 
 
 def test_after_a_fit_that_failed_at_once_resume_finds_the_run_before(tmp_path: Path) -> None:
@@ -339,8 +381,8 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(strategy: str, rank
     fault = run.faults[0]
     assert (fault["kind"], fault["rank"], fault["step"]) == ("died", 1, 10)
     assert fault["resumed_step"] in (4, 8)  # on a slow disk the second one is still being written
-    assert fault["detected_seconds"] < 2
-    assert fault["resumed_seconds"] < 5
+    assert fault["detected_seconds"] < DETECTED_SECONDS
+    assert fault["resumed_seconds"] < RESUMED_SECONDS
     assert json.loads((tmp_path / "run" / "run.json").read_text())["faults"][0]["message"].startswith(
         "rank 1 of 2 died in step 10"
     )
@@ -352,7 +394,8 @@ def test_a_failure_that_repeats_itself_is_given_up(tmp_path: Path) -> None:
         RankFailed, match=r"given up after 1 restart: step 6 failed again without a newer checkpoint than step 0.*boom"
     ) as failure:
         fit(task, max_restarts=5)
-    run = failure.value.run  # type: ignore[attr-defined]
+    run = failure.value.run
+    assert run is not None
     assert run.restarts == 1
     assert len(run.faults) == 2
     assert run.status == "failed"
@@ -449,8 +492,8 @@ def test_what_torchrun_starts_refuses_first_and_goes_on_only_from_its_own_checkp
 ) -> None:
     """Its restart took up the finished run of another day where it had died before its first checkpoint."""
     fit(toy(), run_dir=tmp_path, checkpoint_every=8)
-    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}.items():
-        monkeypatch.setenv(name, str(value))
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(BadInput, match="torchrun started 1 processes but pipeline needs 9"):
         fit(toy(), "pipeline", ranks=9, run_dir=tmp_path, checkpoint_every=8)

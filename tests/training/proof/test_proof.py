@@ -15,8 +15,9 @@ import manyhands as mh
 from manyhands.strategies.contract import exactness
 from manyhands.strategies.job import Job, StepSettings
 from manyhands.training.build import build
-from manyhands.training.proof import proof
+from manyhands.training.proof import prove
 from manyhands.training.proof.probe import probe
+from tests.conftest import make_task, quick_fit
 from tests.zoo.models import LABELS, SGD, VECTORS, ZOO, Net
 
 
@@ -69,7 +70,7 @@ def test_data_sorted_by_class_does_not_hide_class_weights() -> None:
 
 
 def test_a_model_too_slow_to_be_tried_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "SAMPLES", ((-1.0, 16),))
+    monkeypatch.setattr(prove, "SAMPLES", ((-1.0, 16),))
     run = mh.fit(task_of(Net), "ddp", ranks=2, max_steps=1, progress=False)
     assert run.exact is True
     assert any("exact was not checked before the start: a pass over two samples takes" in note for note in run.notes)
@@ -227,3 +228,16 @@ def test_ddp_names_the_option_for_a_parameter_that_a_batch_misses() -> None:
         mh.RankFailed, match=r'the loss did not reach "extra.weight" with this batch.*use ddp:find_unused=true'
     ):
         mh.fit(task_of(Rare, train=(vectors, LABELS)), "ddp", ranks=2, progress=False)
+
+
+class Unreadable(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        raise OSError("no such picture")
+
+
+def test_a_first_sample_that_cannot_be_read_is_bad_input() -> None:
+    with pytest.raises(mh.BadInput, match=r"task\.train: sample 0 cannot be read: OSError: no such picture"):
+        quick_fit(make_task(train=Unreadable()), max_steps=1)

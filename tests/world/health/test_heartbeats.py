@@ -18,12 +18,11 @@ from torch import Tensor
 
 import manyhands as mh
 from manyhands.errors import RankFailed
-from manyhands.studies.chaos import survivors
 from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE, PHASE_NUMBERS, PID, SINCE, STEP, Board
-from manyhands.world.health.stalls import StallFinder
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.health.stalls import StallFinder, processor_seconds
+from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ends_soon
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -89,28 +88,35 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
     assert judged(board(*rows)) is None
 
 
+def in_a_first_step(step: int, used_each_tenth: float) -> RankFailed | None:
+    """What is found within 1.5 s of a first step, looked at ten times a second, that uses so much of a processor."""
+    spent, now = 0.0, time.monotonic()
+    finder = StallFinder(0.4, used=lambda pid: spent)
+    made = board(("forward", step, 0.0))
+    made.row(0)[FIRST] = 1
+    for _ in range(15):
+        spent, now = spent + used_each_tenth, now + 0.1
+        made.row(0)[SINCE] -= 100_000_000
+        if failure := finder(made, now):
+            return failure
+    return None
+
+
 @pytest.mark.parametrize("step", [1, 0, -1])
 def test_a_slow_first_step_that_computes_is_not_stuck(step: int) -> None:
     """Steps made before the first one, to record it, were once judged as any other: a compiler was taken for a stall."""
-    finder = StallFinder(0.4)
-    made = board(("forward", step, 0.0))
-    made.row(0)[FIRST] = 1
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:  # this process is busy, as a compiler would be
-        sum(range(1000))
-        assert finder(made) is None
+    assert in_a_first_step(step, used_each_tenth=0.05) is None
 
 
 def test_a_first_step_that_sleeps_is_stuck() -> None:
-    finder = StallFinder(0.4)
-    made = board(("forward", 1, 0.0))
-    made.row(0)[FIRST] = 1
-    until = time.monotonic() + 1.5
-    failure = None
-    while failure is None and time.monotonic() < until:
-        time.sleep(0.02)
-        failure = finder(made)
-    assert failure is not None
+    assert in_a_first_step(1, used_each_tenth=0.001) is not None
+
+
+def test_processor_time_grows_with_work() -> None:
+    before, until = processor_seconds(os.getpid()), time.process_time() + 0.1
+    while time.process_time() < until:
+        sum(range(10_000))
+    assert processor_seconds(os.getpid()) >= before + 0.05
 
 
 def test_the_limit_follows_the_median_step() -> None:
@@ -146,13 +152,13 @@ def test_the_first_step_after_which_all_can_still_pause() -> None:
 def test_asynchronous_ranks_all_pause_after_the_same_step() -> None:
     """The race itself: ranks run ahead freely while one of them picks the step."""
 
-    def body(place: Place) -> int:
+    def body(process: LaunchedProcess) -> int:
         for step in range(1, 100_000):
-            with place.board.locked():
-                place.board.finish(place.index, step)
-                if place.index == 0 and step == 50:
-                    place.board.checkpoint_after = place.board.first_common(0, step)
-            if place.board.checkpoint_after == step:
+            with process.board.locked():
+                process.board.finish(process.index, step)
+                if process.index == 0 and step == 50:
+                    process.board.checkpoint_after = process.board.first_common(0, step)
+            if process.board.checkpoint_after == step:
                 return step
         return -1
 
@@ -191,10 +197,8 @@ def test_the_share_of_a_dead_rank_is_given_out_once() -> None:
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed) as failure:
+    with ends_soon(), pytest.raises(RankFailed) as failure:
         fit(toy(loss=BreakingLoss(what, call=4)), "ddp", ranks=2, stall_seconds=1.6)
-    assert time.monotonic() - began < 15
     assert str(failure.value) == words
     assert failure.value.kind == "stalled"
     stacks = failure.value.traceback or ""
@@ -207,15 +211,15 @@ def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_stopped_while_it_holds_the_lock_is_named() -> None:
-    def body(place: Place) -> None:
-        place.board.row(place.index)[STEP] = 3
-        place.board.row(place.index)[PHASE] = PHASE_NUMBERS["other"]
-        place.board.row(place.index)[SINCE] = time.monotonic_ns()
-        if place.index == 0:
-            with place.board.locked():
+    def body(process: LaunchedProcess) -> None:
+        process.board.row(process.index)[STEP] = 3
+        process.board.row(process.index)[PHASE] = PHASE_NUMBERS["other"]
+        process.board.row(process.index)[SINCE] = time.monotonic_ns()
+        if process.index == 0:
+            with process.board.locked():
                 os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.3)
-        with place.board.locked():
+        with process.board.locked():
             pass
 
     with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for 1 s \(its process is stopped\)"):
@@ -236,12 +240,12 @@ class SlowTest:
     """A test set that is slow to read."""
 
     def __len__(self) -> int:
-        return 4
+        return 3
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         import torch
 
-        time.sleep(0.7)
+        time.sleep(0.6)
         return torch.zeros(12), 0
 
 
@@ -250,7 +254,7 @@ def test_a_long_evaluation_is_not_a_stall() -> None:
     run = fit(toy(test=SlowTest(), epochs=1), "ddp", ranks=2, stall_seconds=1.0)
     assert run.status == "done"
     assert run.evaluation_seconds is not None
-    assert run.evaluation_seconds > 2
+    assert run.evaluation_seconds > 1.5
 
 
 # ---------------------------------------------------------------- orphans
@@ -267,23 +271,19 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
-    began = time.time()
     code = ORPHANS.format(root=str(ROOT))
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         ranks = _ranks_of(caller.pid)
         assert len(ranks) == 2
         time.sleep(0.5)
+        below = psutil.Process(caller.pid).children(recursive=True)  # server and keeper too
         os.kill(caller.pid, signal.SIGKILL)
-        psutil.wait_procs(ranks, timeout=2)
-        assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+        _, alive = psutil.wait_procs(below, timeout=20)  # within two seconds, on an idle machine
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     finally:
         caller.kill()
         caller.wait()
-    until = time.time() + 2
-    while survivors(began) and time.time() < until:
-        time.sleep(0.05)
-    assert survivors(began) == []
 
 
 def kill_keeper() -> None:
@@ -293,10 +293,8 @@ def kill_keeper() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_when_the_keeper_of_the_ranks_is_killed_the_run_ends() -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
+    with ends_soon(), pytest.raises(RankFailed, match=r"rank \d of 2 died in step 3"):
         fit(toy(loss=BreakingLoss(kill_keeper, call=3)), "ddp", ranks=2)
-    assert time.monotonic() - began < 10
 
 
 def _ranks_of(caller: int) -> list[psutil.Process]:

@@ -45,6 +45,6 @@ def newer_names() -> dict[str, Any]:
 def test_what_the_caller_asked_of_torch_holds_on_the_ranks(set_switches: Any) -> None:
     """A script's TF32, deterministic kernels and default type were once left behind in the caller."""
     expected, before = set_switches(), arithmetic()
-    [found] = launch(lambda place: arithmetic(), 1)
+    [found] = launch(lambda process: arithmetic(), 1)
     assert found == before == arithmetic()
     assert expected.items() <= found.items()

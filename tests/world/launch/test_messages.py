@@ -1,4 +1,4 @@
-"""Lines: whole messages, and a caller that no rank can block."""
+"""Between ranks and their caller: whole messages, and a caller that no rank can block."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from manyhands.errors import RankFailed
 from manyhands.world.health.heartbeats import PHASE, PHASE_NUMBERS, SINCE, STEP
 from manyhands.world.health.stalls import StallFinder
-from manyhands.world.launch.messages import Line, Link
-from manyhands.world.launch.processes import Place, launch
+from manyhands.world.launch.messages import ToCaller, ToRank
+from manyhands.world.launch.processes import LaunchedProcess, launch
 
 
-def pair() -> tuple[Line, Link, socket.socket]:
+def pair() -> tuple[ToRank, ToCaller, socket.socket]:
     mine, theirs = socket.socketpair()
-    return Line(mine), Link(os.dup(theirs.fileno())), theirs
+    return ToRank(mine), ToCaller(os.dup(theirs.fileno())), theirs
 
 
-def all_of(line: Line, count: int) -> list[tuple[str, object]]:
+def all_of(line: ToRank, count: int) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     until = time.monotonic() + 10
     while len(found) < count and time.monotonic() < until:
@@ -37,7 +37,7 @@ def test_messages_arrive_whole_and_in_order() -> None:
     teller.start()
     assert all_of(line, 3) == sent
     teller.join()
-    link._socket.close()
+    link.close()
     theirs.close()
     with pytest.raises(EOFError):
         all_of(line, 1)
@@ -52,7 +52,7 @@ def test_half_a_message_keeps_nobody_waiting() -> None:
     assert line.receive() == []
     assert line.receive() == []
     assert time.monotonic() - began < 1
-    for end in (line, link._socket, theirs):
+    for end in (line, link, theirs):
         end.close()
 
 
@@ -71,7 +71,7 @@ def test_an_answer_nobody_reads_keeps_nobody_waiting() -> None:
     line.send(b"z" * 5_000_000)
     assert line.has_unsent
     theirs.close()
-    link._socket.close()
+    link.close()
     line.flush()
     assert not line.has_unsent, "what was for one who is gone is dropped"
     line.close()
@@ -79,11 +79,13 @@ def test_an_answer_nobody_reads_keeps_nobody_waiting() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_stopped_while_it_speaks_is_named() -> None:
-    def body(place: Place) -> None:
-        row = place.board.row(place.index)
+    def body(process: LaunchedProcess) -> None:
+        row = process.board.row(process.index)
         row[STEP], row[PHASE], row[SINCE] = 3, PHASE_NUMBERS["other"], time.monotonic_ns()
-        if place.index == 0:
-            place.link._socket.sendall((10_000_000).to_bytes(8, "little") + b"only the beginning")
+        if process.index == 0:
+            socket.socket(fileno=os.dup(process.caller.fileno())).sendall(
+                (10_000_000).to_bytes(8, "little") + b"only the beginning"
+            )
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(60)
 

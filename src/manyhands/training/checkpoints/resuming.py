@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, Damaged, first_difference, latest, load, published
+from .checkpoint import Checkpoint, published
+from .read import Damaged, latest, load
+from .same_task import first_difference
 
 ASIDE = ".before"
 

@@ -10,28 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from ...data.order import Order, PlannedStep
 from ...strategies.contract import Strategy, Worker
 from ...world.rank import Rank
 from ..figures import RankFigures
 from ..observers import Ask, Observer
-from .checkpoint import CONDITIONS, Checkpoint, Interval
+from ..orders import RankOrders
+from .checkpoint import Checkpoint
 from .writer import Writer
 
 AGREE_STEPS = 10  # ranks of several hosts share no board: they agree on a checkpoint every so many steps
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Where checkpoints go, and how often; without an interval only a resumed fit reads them."""
-
-    folder: Path
-    every: Interval
-    conditions: dict[str, Any] = field(default_factory=dict)  # what the checkpoints are made under (conditions.py)
 
 
 class Snapshots(Observer):
@@ -39,24 +28,25 @@ class Snapshots(Observer):
 
     def __init__(
         self,
-        keeping: Keeping,
-        task: dict[str, Any],  # the fingerprint of the job, taken before the strategy changed its model
+        orders: RankOrders,
         order: Order,
         strategy: Strategy,
         rank: Rank,
         worker: Worker,
         figures: RankFigures,
-        resumed: Checkpoint | None,
     ):
-        self.every, self.order = keeping.every, order
+        assert orders.every is not None
+        assert orders.folder is not None
+        resumed = orders.resume
+        self.every, self.order = orders.every, order
         self.strategy, self.rank, self.worker, self.figures = strategy, rank, worker, figures
         self.last = resumed.step if resumed else 0  # steps behind the last checkpoint
         self._last_time = time.monotonic()
         self._due = False
         self._made: PlannedStep | None = None  # the last step made in this launch
-        self._task = {**task, CONDITIONS: keeping.conditions}
+        self._task = orders.task
         self._writer: Writer | None = None  # made by the rank that leads
-        self._folder, self._own = keeping.folder, [resumed.step] if resumed else []
+        self._folder, self._own = orders.folder, [resumed.step] if resumed else []
 
     def after_step(self, step: PlannedStep) -> Ask | None:
         self._made, self._due = step, self._is_due(step)

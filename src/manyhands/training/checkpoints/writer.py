@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of, write
+from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of
+from .write import write
 
 KEEP = 3
 
@@ -60,13 +60,11 @@ class Writer:
         return value
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        began = time.monotonic()
         try:
             write(self.folder, checkpoint)
         except Exception as problem:  # training goes on; the caller is told
             self._failed(checkpoint.step, _why(problem, self.folder))
             return
-        self.seconds = time.monotonic() - began
         self._own = [step for step in self._own if step != checkpoint.step] + [checkpoint.step]
         self._own = sorted(self._own)[-self.keep :]
         for path in published(self.folder):

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from ...errors import RankFailed
+from ...errors import Kind, RankFailed
 from ...record.clock import BEAT_CELLS, BEAT_PHASE, BEAT_SINCE, BEAT_STEP
 from ...record.run import PHASES
 from ..shared_memory import anonymous_file, map_file
@@ -237,13 +237,13 @@ def where(step: int | None, phase: str | None) -> str:
     return f"step {step}, {phase}"
 
 
+def failed_at(beat: Beat, kind: Kind, text: str) -> RankFailed:
+    """The failure of a process that was last heard of there."""
+    ago = beat.seconds_ago
+    return RankFailed(text, rank=beat.rank, step=beat.step, phase=beat.phase, kind=kind, detected_seconds=ago)
+
+
 def death(board: Board, beat: Beat, how: str) -> RankFailed:
     """The failure of a process that went away without a word."""
-    return RankFailed(
-        f"{who(beat.rank, board.ranks, board.processes)} died in {where(beat.step, beat.phase)}: {how}",
-        rank=beat.rank,
-        step=beat.step,
-        phase=beat.phase,
-        kind="died",
-        detected_seconds=beat.seconds_ago,
-    )
+    name = who(beat.rank, board.ranks, board.processes)
+    return failed_at(beat, "died", f"{name} died in {where(beat.step, beat.phase)}: {how}")

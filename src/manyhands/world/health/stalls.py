@@ -11,12 +11,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
 
 from ...errors import RankFailed
-from .heartbeats import FIRST, Beat, Board, name_of
+from .heartbeats import FIRST, Beat, Board, failed_at, name_of
 from .stacks import is_stopped
 
 LEAST_SECONDS, STEPS = 30.0, 20  # a stall is the larger of these seconds and this many median steps
@@ -30,8 +31,9 @@ _SLOW = ("evaluation", "start-up", "checkpoint")
 class StallFinder:
     """Looks at the board a few times a second; returns the stalled rank as a failure, or nothing."""
 
-    def __init__(self, stall_seconds: float | None = None):
+    def __init__(self, stall_seconds: float | None = None, used: Callable[[int], float] | None = None):
         self.stall_seconds = stall_seconds
+        self._used = used or processor_seconds
         self._looked = time.monotonic()
         self._back = -float("inf")
         self._durations: deque[float] = deque(maxlen=101)
@@ -89,7 +91,7 @@ class StallFinder:
 
     def _idle(self, beat: Beat, board: Board, now: float) -> float:
         """Seconds since a silent process and its children last used a processor noticeably."""
-        used = processor_seconds(board.pid(beat.rank))
+        used = self._used(board.pid(beat.rank))
         before, when = self._busy.get(beat.rank, (used, now))
         if used - before > BUSY_SHARE * (now - when):
             before, when = used, now
@@ -108,14 +110,7 @@ class StallFinder:
             verb = "waits" if len(others) == 1 else "wait"
             text += f"; {_names([other.rank for other in others], board)} {verb} for it"
             text += " in communication" if any(other.phase == "communication" for other in others) else ""
-        return RankFailed(
-            text,
-            rank=beat.rank,
-            step=beat.step,
-            phase=beat.phase,
-            kind="stalled",
-            detected_seconds=beat.seconds_ago,
-        )
+        return failed_at(beat, "stalled", text)
 
 
 def _names(ranks: list[int], board: Board) -> str:

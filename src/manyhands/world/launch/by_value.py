@@ -1,4 +1,4 @@
-"""Parcels: anything a user can write, by value, from one process to others.
+"""Anything a user can write, by value, from one process to others.
 
 cloudpickle carries lambdas, closures and classes of `__main__` or a notebook. The bytes of tensors and arrays
 do not go through the pickle stream: they lie behind it in an anonymous file, which every receiver maps privately
@@ -12,9 +12,7 @@ import contextlib
 import io
 import os
 import pickle
-import sys
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -125,26 +123,26 @@ def pack(value: Any) -> int:
         _Packer(stream, buffers).dump(value)
     pickled = stream.getvalue()
     end = _round_up(_HEADER + len(pickled))
-    places = []
+    spans = []
     for buffer in buffers:
-        places.append((end, buffer.nbytes))
+        spans.append((end, buffer.nbytes))
         end = _round_up(end + buffer.nbytes)
-    table = pickle.dumps(places)
+    table = pickle.dumps(spans)
     fd = anonymous_file(end + len(table))
     memory = map_file(fd, shared=True)
     memory[:_HEADER] = len(pickled).to_bytes(8, "little") + end.to_bytes(8, "little")
     memory[_HEADER : _HEADER + len(pickled)] = pickled
     memory[end : end + len(table)] = table
-    for (offset, size), buffer in zip(places, buffers, strict=True):
+    for (offset, size), buffer in zip(spans, buffers, strict=True):
         target = np.frombuffer(memory, dtype=np.uint8, count=size, offset=offset)
         np.copyto(target, np.frombuffer(buffer, dtype=np.uint8))  # lets other threads run meanwhile
     return fd
 
 
 def unpack(fd: int) -> Any:
-    """The value of a parcel; its tensors and arrays are private to this process.
+    """The value in such a file; its tensors and arrays are private to this process.
 
-    Everything that opening needs is passed to the one call: threads may open parcels at the same time.
+    Everything that opening needs is passed to the one call: threads may unpack at the same time.
     """
     memory = map_file(fd, shared=False)
     with contextlib.suppress(OSError):  # older kernels: pages then come one by one, when first read
@@ -165,12 +163,6 @@ def by_value_copy(value: Any) -> Any:
         return unpack(fd)
     finally:
         os.close(fd)
-
-
-def by_value(module: ModuleType) -> None:
-    """Let everything defined in `module` travel whole: for task files other processes cannot import."""
-    sys.modules.setdefault(module.__name__, module)
-    cloudpickle.register_pickle_by_value(module)
 
 
 def _round_up(size: int) -> int:

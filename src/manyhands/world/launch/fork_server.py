@@ -10,40 +10,37 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import BadInput
+from .fork_server_process import DESCRIPTORS
 
 
 class _Server:
-    """The caller's end of the fork server; started by the first launch of a program."""
-
-    def __init__(self, preload: Sequence[str]) -> None:
-        here, there = socket.socketpair()
+    def __init__(self) -> None:
+        self.requests, theirs = socket.socketpair()
         source = str(Path(__file__).resolve().parents[2])
-        code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({there.fileno()}, {list(preload)})"
+        code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({theirs.fileno()})"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=2
+            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
         )
-        there.close()
-        self.requests = here
+        theirs.close()
         self.owner = os.getpid()
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, fds: list[int], preload: Sequence[str]) -> None:
-        socket.send_fds(self.requests, [json.dumps(list(preload)).encode()], fds)
 
-
+# One server for all launches of a program, because its import of torch takes a second. Launches of several threads
+# share it: it is started, replaced and written to under the lock alone.
 _server: _Server | None = None
-_server_lock = threading.Lock()
+_lock = threading.Lock()
 
 
 def _forked() -> None:
-    global _server_lock
-    _server_lock = threading.Lock()  # the thread that held it may not exist in this child
+    global _lock
+    _lock = threading.Lock()  # the thread that held it may not exist in this child
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -58,17 +55,29 @@ def _shut_down() -> None:
             _server.process.wait(timeout=2)
 
 
-def warm_up(preload: Sequence[str] = ()) -> None:
-    """Start the fork server now: it imports torch, and the modules named, beside the caller's own work."""
-    global _server
+def check_system() -> None:
     if sys.platform not in ("linux", "darwin"):
         raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
-    with _server_lock:
+
+
+def warm_up(preload: Sequence[str] = ()) -> None:
+    """Have the server import torch and these modules now, beside the caller's own work."""
+    check_system()
+    _request(preload, [])
+
+
+def ask_for_ranks(named: Mapping[str, int], links: Sequence[int], preload: Sequence[str]) -> None:
+    """Let the server fork the ranks of a launch, one for each link; it has a copy of the descriptors when this returns."""
+    _request(preload, [*(named[name] for name in DESCRIPTORS), *links])
+
+
+def _request(preload: Sequence[str], fds: Sequence[int]) -> None:
+    global _server
+    message = json.dumps(list(preload)).encode() + b"\n"
+    with _lock:
         if _server is None or not _server.alive():
-            _server = _Server(preload)
-
-
-def ask_for_ranks(fds: list[int], preload: Sequence[str]) -> None:
-    """Let the server fork the ranks of a launch; `warm_up` comes first."""
-    assert _server is not None
-    _server.ask(fds, preload)
+            _server = _Server()
+        if fds:
+            socket.send_fds(_server.requests, [message], fds)
+        else:
+            _server.requests.sendall(message)

@@ -31,29 +31,29 @@ import traceback
 from collections.abc import Callable
 
 # The order in which descriptors travel in a request; the links of the ranks follow.
-MEETING, CONTROL, SCENE, STDERR, BODY, BOARD, STACKS, SHARED, FIRST_LINK = range(9)
+DESCRIPTORS = ("meeting", "control", "surroundings", "stderr", "body", "board", "stacks", "shared")
 LAST_SECONDS = 1  # after the caller has gone
 RankProcess = Callable[[int, int, dict[str, int]], None]
 
 
-def live(requests: int, preload: list[str]) -> None:
+def live(requests: int) -> None:
     """The life of the server's process, to its end.
 
     Without the interpreter's clean-up: what is frozen here would be reported as leaked in the user's terminal (by
     triton, which comes with torch).
     """
-    _leave(lambda: serve(socket.socket(fileno=requests), preload))
+    _leave(lambda: serve(socket.socket(fileno=requests)))
 
 
-def serve(requests: socket.socket, preload: list[str]) -> None:
-    """Fork a keeper for every request until the caller goes away."""
+def serve(requests: socket.socket) -> None:
+    """Fork a keeper for every request until the caller goes away; one without descriptors only names modules to import."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for, before the end
     when_parent_ends(signal.SIGCONT)
     from .rank_process import rank_process  # imports torch: the point of this process
 
     # torch's optimizers import the first at their first call, ranks on CPU the second when they connect
-    _import(["torch._dynamo", "manyhands.world.shm", *preload])
+    _import(["torch._dynamo", "manyhands.world.shm"])
     gc.collect()
     gc.freeze()  # forked pages stay shared
     server = os.getpid()
@@ -62,8 +62,9 @@ def serve(requests: socket.socket, preload: list[str]) -> None:
         if not message:
             _wait_for_keepers()
             return
-        _import(json.loads(message))
-        if os.fork() == 0:
+        for line in message.splitlines():  # requests without descriptors may come in one piece with the next
+            _import(json.loads(line))
+        if fds and os.fork() == 0:
             when_parent_ends(signal.SIGKILL, server)
             requests.close()
             _leave(lambda fds=fds: keep(fds, rank_process))  # type: ignore[misc]
@@ -91,12 +92,11 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
     """Fork the ranks of one launch, report their ends, and leave nothing when the caller has gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    control = socket.socket(fileno=fds[CONTROL])
-    links = fds[FIRST_LINK:]
-    named = {"meeting": fds[MEETING], "scene": fds[SCENE], "body": fds[BODY], "board": fds[BOARD]}
-    named |= {"stacks": fds[STACKS], "shared": fds[SHARED]}
-    os.dup2(fds[STDERR], 1)  # what ranks print must not mix with the caller's standard output
-    os.dup2(fds[STDERR], 2)
+    named, links = dict(zip(DESCRIPTORS, fds, strict=False)), fds[len(DESCRIPTORS) :]
+    control, stderr = socket.socket(fileno=named.pop("control")), named.pop("stderr")
+    os.dup2(stderr, 1)  # what ranks print must not mix with the caller's standard output
+    os.dup2(stderr, 2)
+    os.close(stderr)
     keeper = os.getpid()
     pids: dict[int, int] = {}
     for index, link in enumerate(links):
@@ -113,7 +113,7 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
     for fd in {*links, *named.values()}:
         os.close(fd)
     try:
-        _say(control, {"keeper": keeper, "pids": list(pids)})
+        _report(control, {"keeper": keeper, "pids": list(pids)})
         _watch(control, pids)
     finally:
         _kill(pids)
@@ -135,7 +135,7 @@ def _watch(control: socket.socket, pids: dict[int, int]) -> None:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 _kill_group(pid)  # its loader workers must not outlive it
-                _say(control, {"ended": living.pop(pid), "code": os.waitstatus_to_exitcode(status)})
+                _report(control, {"ended": living.pop(pid), "code": os.waitstatus_to_exitcode(status)})
         for key, _ in selector.select(timeout=1.0):
             if key.fileobj is control:
                 if _hung_up(control):
@@ -155,25 +155,19 @@ def _kill(pids: dict[int, int]) -> None:
     for pid in pids:
         _kill_group(pid)
     for pid in pids:
-        try:
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        except ChildProcessError:
-            continue
 
 
 def _kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
-def _say(control: socket.socket, message: dict[str, object]) -> None:
-    try:
+def _report(control: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # the caller is gone; _watch notices by itself
         control.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        return  # the caller is gone; _watch notices by itself
 
 
 def when_parent_ends(number: int, parent: int | None = None) -> None:

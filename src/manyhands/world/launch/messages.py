@@ -22,7 +22,7 @@ def _framed(content: Any) -> bytes:
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
-class Link:
+class ToCaller:
     """A rank's end."""
 
     def __init__(self, descriptor: int):
@@ -50,8 +50,14 @@ class Link:
             rest = rest[count:]
         return data
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
-class Line:
+    def close(self) -> None:
+        self._socket.close()
+
+
+class ToRank:
     """The caller's end."""
 
     def __init__(self, end: socket.socket):

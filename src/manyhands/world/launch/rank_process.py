@@ -22,7 +22,7 @@ from ..health.stacks import answer_with_stacks
 from ..shared_memory import Slot, attach_tensors, close_quietly
 from .arithmetic import set_arithmetic
 from .by_value import unpack
-from .messages import Link
+from .messages import ToCaller
 
 # What torch says, in text alone, when a peer is gone: gloo's words, and the name of our exception where it went through C++.
 _PEER_IS_GONE = (
@@ -35,8 +35,8 @@ _PEER_IS_GONE = (
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What a process of a launch knows before it runs anything of the user's."""
+class Surroundings:
+    """What a process of a launch takes over from its caller before it runs anything of the user's."""
 
     processes: int
     ranks: int  # those of the processes that train; the rest serve
@@ -52,69 +52,61 @@ class Scene:
 
 
 @dataclass
-class Place:
-    """What a launched function gets: who it is among the processes, and its lines to the others."""
+class LaunchedProcess:
+    """What a launched function gets: who it is among the processes, and how it reaches the others."""
 
     index: int
     processes: int
     ranks: int
     threads: int
-    link: Link
+    caller: ToCaller
     board: Board
     shared: dict[str, Tensor] | None
-    meeting: int  # the descriptor that the ranks meet by (meeting.py)
+    meeting: int  # the descriptor that the ranks meet by (rendezvous.py)
     port: int | None
 
 
 def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
     """The life of one process of a launch, from the fork to its result (called by the keeper)."""
-    connection = Link(link)
+    caller = ToCaller(link)
     board: Board | None = None
     try:
-        scene: Scene = unpack(fds["scene"])
-        board = Board(scene.processes, fds["board"])
+        its: Surroundings = unpack(fds["surroundings"])
+        board = Board(its.processes, fds["board"])
         board.row(index)[PID] = os.getpid()
         answer_with_stacks(fds["stacks"])
-        _enter(scene, index)
-        shared = attach_tensors(fds["shared"], scene.slots) if scene.slots is not None else None
+        _enter(its, index)
+        shared = attach_tensors(fds["shared"], its.slots) if its.slots is not None else None
         body = unpack(fds["body"])
-        close_quietly(fds["scene"], fds["body"], fds["shared"])
-        place = Place(
-            index,
-            scene.processes,
-            scene.ranks,
-            scene.threads,
-            connection,
-            board,
-            shared,
-            fds["meeting"],
-            scene.port,
+        close_quietly(fds["surroundings"], fds["body"], fds["shared"])
+        meeting, port = fds["meeting"], its.port
+        result = body(
+            LaunchedProcess(index, its.processes, its.ranks, its.threads, caller, board, shared, meeting, port)
         )
-        result = body(place)
-        connection.tell("done", result)
+        caller.tell("done", result)
     except BaseException as problem:
         failure = describe(problem, index, board)
         with contextlib.suppress(OSError):
-            connection.tell("failed", failure)
+            caller.tell("failed", failure)
         raise SystemExit(1) from None
 
 
-def _enter(scene: Scene, index: int) -> None:
+def _enter(its: Surroundings, index: int) -> None:
     """Take over the caller's surroundings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
-    os.environ.update(scene.environment)
+    os.environ.update(its.environment)
     os.environ.update(
-        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(scene.processes), OMP_NUM_THREADS=str(scene.threads)
+        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(its.processes), OMP_NUM_THREADS=str(its.threads)
     )
     with contextlib.suppress(OSError):
-        os.chdir(scene.folder)
-    sys.path[:] = scene.path
-    torch.set_num_threads(scene.threads)
-    set_arithmetic(scene.arithmetic)
-    torch_parts.leave_out(scene.without)
-    if scene.keep_memory:
+        os.chdir(its.folder)
+    sys.path[:] = its.path
+    torch.set_num_threads(its.threads)
+    set_arithmetic(its.arithmetic)
+    torch_parts.leave_out(its.without)
+    if its.keep_memory:
         keep_freed_memory()
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..rank import connect, from_place
+from ..rank import connect, rank_of
 from ..shm.trial import transport_for
-from .processes import Place, launch
+from .processes import LaunchedProcess, launch
 
 
 def together(
@@ -25,8 +25,8 @@ def together(
     return launch(partial(_take_part, function=function, transport=transport), ranks, time_limit=time_limit)
 
 
-def _take_part(place: Place, function: Callable[[int], Any], transport: str) -> Any:
-    rank, store = from_place(place, torch.device("cpu"))
+def _take_part(process: LaunchedProcess, function: Callable[[int], Any], transport: str) -> Any:
+    rank, store = rank_of(process, torch.device("cpu"))
     connect(rank, transport, store, 600)
     if dist.is_initialized():
         dist.barrier()  # one that ends at once would take the store along while others still connect through it

@@ -5,17 +5,17 @@
 
 It needs nothing else of this package. The work is done in these places, each with its picture and its costs:
 
-    shm_memory.py        the memory the ranks share: without a name, gone with the last process
-    shm_collectives.py   all_reduce and the others, as stages in which every rank writes its slot and reads the others'
-    shm_channels.py      send and recv, through a ring of bytes for each pair of ranks
-    shm_engine.py        who moves an operation forward: the caller, or a thread while the caller computes
-    shm_tensors.py       flat views of what torch hands over, and the checks
+    layout.py, group_memory.py   the memory the ranks share: without a name, gone with the last process
+    stages.py, collectives.py    all_reduce and the others, as stages: every rank writes its slot and reads the others'
+    channels.py                  send and recv, through a ring of bytes for each pair of ranks
+    work.py, engine.py           who moves an operation forward: the caller, or a thread while the caller computes
+    tensors.py, reductions.py    flat views of what torch hands over, the checks, the sums
 
 and this file gives them torch's names. It carries CPU tensors of any dtype, size and stride (sparse ones in all_reduce),
 every collective and its coalesced forms, messages with tags, and several groups at once. A call that waits for its result
 does everything itself; one with `async_op=True` tries that for a moment and leaves the rest to the group's thread.
 
-The group counts what it does in `meter` (see shm_engine.Meter); `waited_seconds` and `moved_bytes` are its two main figures.
+`moved_bytes` of a group counts the payload this rank handed over.
 torch.distributed has no authentication and neither has this: any process of the same user can open the memory.
 """
 
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -34,12 +33,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...errors import BadInput
 from .channels import Channels
-from .collectives import AVG, Collectives
-from .group_memory import Layout, Memory
-from .operations import ANYONE, Engine, Steps, Work
-from .tensors import check_list, check_whole, flatten, in_turn, reduction, returning, split_rows
+from .collectives import Collectives
+from .engine import Engine
+from .group_memory import Memory
+from .layout import Options
+from .reductions import reduction
+from .tensors import check_list, check_whole, flatten, in_turn, returning, split_rows
+from .work import ANYONE, Steps, Work
 
 NAME = "manyhands_shm"
 COLLECTIVE = "collective"  # the lane of all collectives: they keep their order
@@ -47,24 +48,6 @@ COLLECTIVE = "collective"  # the lane of all collectives: they keep their order
 WAIT_SECONDS = 1e-3  # how long a call that waits for its result tries before others under way get a look-in
 ATTEMPT_SECONDS = 200e-6  # how long an asynchronous collective tries to end in the call itself
 ATTEMPT_BYTES = 1 << 20  # larger ones are left to the thread at once
-RINGS_BYTES = 256 << 20  # for all rings together; only pages that are used are taken from the machine
-
-
-@dataclass(frozen=True)
-class Options:
-    """`init_process_group(..., pg_options=Options(...))`: sizes in bytes, multiples of 4096."""
-
-    slot_bytes: int = 1 << 20
-    ring_bytes: int | None = None  # None: 256 MiB over all pairs, at most 4 MiB and at least 64 KiB each
-
-    def layout(self, ranks: int) -> Layout:
-        ring_bytes = self.ring_bytes or min(4 << 20, max(64 << 10, RINGS_BYTES // ranks**2 // 4096 * 4096))
-        if self.slot_bytes % 4096 or ring_bytes % 4096 or self.slot_bytes < max(4096, 256 * ranks) or ring_bytes <= 0:
-            raise BadInput(
-                f"slot_bytes and ring_bytes must be multiples of 4096, a slot at least 256 bytes for each rank "
-                f"(slot_bytes: {self.slot_bytes}, ring_bytes: {ring_bytes}, ranks: {ranks})"
-            )
-        return Layout(ranks, self.slot_bytes, ring_bytes)
 
 
 class SharedMemoryGroup(dist.ProcessGroup):
@@ -85,21 +68,16 @@ class SharedMemoryGroup(dist.ProcessGroup):
         self._group_name = self._group_desc = ""
         self._memory = Memory(store, rank, (options or Options()).layout(size))
         self._engine = Engine(self, timeout.total_seconds(), crowded=_crowded(size))
-        self.meter = self._engine.meter
-        self._collectives = Collectives(self._memory, self.meter, self.global_ranks)
-        self._channels = Channels(self._memory, self.meter, self.global_ranks)
+        self._counts = self._engine.counts
+        self._collectives = Collectives(self._memory, self._counts, self.global_ranks)
+        self._channels = Channels(self._memory, self._counts, self.global_ranks)
         self._coalescing: list[Work] | None = None
         self._count = 0
 
     @property
-    def waited_seconds(self) -> float:
-        """Spent by callers on ranks that had not come yet."""
-        return self.meter.waited_seconds
-
-    @property
     def moved_bytes(self) -> int:
         """Payload this rank handed over."""
-        return self.meter.moved_bytes
+        return self._counts.moved_bytes
 
     # -- who is who --------------------------------------------------------------------------------------------------
 
@@ -171,7 +149,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         [tensor] = tensors
         operation = reduction(opts, tensor.dtype)
         if tensor.is_sparse:
-            return self._start("all_reduce", self._sparse_all_reduce(tensor, operation), tensors, opts, 0)
+            return self._start("all_reduce", self._collectives.sparse_all_reduce(tensor, operation), tensors, opts, 0)
         [flat], strided = flatten(tensors)
         steps = self._collectives.all_reduce(flat, operation)
         return self._start("all_reduce", returning(steps, strided), tensors, opts, flat.nbytes)
@@ -179,34 +157,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         operations = [reduction(opts, tensor.dtype) for tensor in tensors]
         flats, strided = flatten(tensors)
-        steps = self._all_reduce_each(flats, operations)
+        steps = self._collectives.all_reduce_each(flats, operations)
         return self._start("all_reduce", returning(steps, strided), tensors, opts, sum(flat.nbytes for flat in flats))
-
-    def _all_reduce_each(self, flats: list[Tensor], operations: list[int]) -> Steps:
-        """As one where that is cheap, else one after the other."""
-        if len({flat.dtype for flat in flats}) > 1 or sum(flat.nbytes for flat in flats) > ATTEMPT_BYTES:
-            yield from in_turn(map(self._collectives.all_reduce, flats, operations))
-            return
-        joined = torch.cat(flats)
-        yield from self._collectives.all_reduce(joined, operations[0])
-        for flat, part in zip(flats, torch.split(joined, [flat.numel() for flat in flats]), strict=True):
-            flat.copy_(part)
-
-    def _sparse_all_reduce(self, tensor: Tensor, operation: int) -> Steps:
-        """Indices and values of all ranks, added in rank order."""
-        mine = tensor.detach().coalesce()
-        counts = torch.empty(self._size, dtype=torch.int64)
-        yield from self._collectives.all_gather_flat(counts, torch.tensor([mine.indices().shape[1]]))
-        gathered = []
-        for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # entries first
-            outs = [part.new_empty(count, *part.shape[1:]) for count in counts.tolist()]
-            yield from self._collectives.all_gather([out.view(-1) for out in outs], part.view(-1))
-            gathered.append(outs)
-        total = torch.zeros_like(mine)
-        for indices, values in zip(*gathered, strict=True):
-            total = total + torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
-        with torch.no_grad():  # not detached: a detached sparse tensor cannot take another number of entries
-            tensor.copy_((total / self._size if operation == AVG else total).coalesce())
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         [flat], strided = flatten(tensors)

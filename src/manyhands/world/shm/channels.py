@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from ctypes import memmove  # moves any number of bytes and lets other threads run meanwhile
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from ...errors import RankFailed
 from .group_memory import Memory, fence
-from .operations import ANYONE, Meter, Steps
+from .work import ANYONE, Counts, Steps
 
 HEADER = 64
 PIECE = 256 << 10  # a long message is announced this often, so that both sides are busy at once
@@ -92,9 +91,9 @@ class Inbox:
 class Channels:
     """One rank's rings to and from every rank, its own included. Tensors are contiguous."""
 
-    def __init__(self, memory: Memory, meter: Meter, global_ranks: Sequence[int]):
+    def __init__(self, memory: Memory, counts: Counts, global_ranks: Sequence[int]):
         self.rank, self.size = memory.rank, memory.layout.ranks
-        self._memory, self._meter, self._global_ranks = memory, meter, global_ranks
+        self._memory, self._counts, self._global_ranks = memory, counts, global_ranks
         self._outgoing: dict[int, Ring] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._wanted_from_anyone: Counter[int] = Counter()
@@ -130,20 +129,17 @@ class Channels:
             written += -(-length // HEADER) * HEADER
             if sent < total:
                 ring.written = written
-            self._meter.progress += 1
+            self._counts.progress += 1
         ring.written = written
-        self._meter.moved_bytes += total
-        self._meter.progress += 1
+        self._counts.moved_bytes += total
+        self._counts.progress += 1
 
     def receive(self, source: int, tag: int, data: Tensor) -> Steps:
-        began, wanted = 0.0, self._inbox(source).wanted
+        wanted = self._inbox(source).wanted
         wanted[tag] += 1
         while not (yield from self._take(source, tag, data)):
-            began = began or perf_counter()
             yield source
         _one_less(wanted, tag)
-        if began:
-            self._meter.waited_seconds += perf_counter() - began
 
     def receive_from_anyone(self, tag: int, data: Tensor, came_from: Callable[[int], None]) -> Steps:
         self._wanted_from_anyone[tag] += 1
@@ -207,7 +203,7 @@ class Channels:
             read += -(-length // HEADER) * HEADER
             if taken < total:
                 ring.read = read
-            self._meter.progress += 1
+            self._counts.progress += 1
         ring.read = read
         inbox.busy = False
-        self._meter.progress += 1
+        self._counts.progress += 1

@@ -1,202 +1,32 @@
-"""The collectives, as meetings of all ranks in shared memory.
+"""The collectives, as generators that yield the rank they wait for (stages.py has the picture).
 
-Every collective is a row of *stages*. In a stage each rank may write into its own slot, announces its arrival, waits for
-the ranks whose slots it needs, and reads those. Slots and arrivals exist twice, for even and odd stages:
-
-    rank 0   write slot 0 | arrive s | wait for all s | read slots   | write | arrive s+1 | ...
-    rank 1   write slot 1 |     arrive s | ............ read slots   |   write | arrive s+1 | ...
-
-Before a rank writes for stage s+1 it makes sure that all have arrived at s: they are then done with s-1, whose slot it
-reuses. So one wait a stage is enough, a rank may run at most one stage ahead, and a root that only gives (broadcast,
-scatter) or a rank that only hands in (reduce, gather) does not wait at all. The word that announces an arrival carries
-the stage and a fingerprint of what is being done, so ranks that call different things are found out, not mixed up.
-
-    n bytes, N ranks; S = slot_bytes        stages                  bytes written and read by one rank
-    all_reduce, small (or N = 2)            n / S                   n written, N n read
-    all_reduce, large                       2 n / S                 n written, 2 n read: each rank reduces its own part
-    reduce_scatter of N x n                 N n / S                 (N-1) n written, N n read
-    all_gather of n                         n / S                   n written, N n read
-    broadcast, all_to_all                   n / S                   n written once, n read
-
-Sums run over ranks in rank order, on whichever rank does them, so all ranks hold the same bits, the same in every run.
-Half-precision numbers are summed in float32 and rounded once.
+n bytes, N ranks; S = slot_bytes        stages                  bytes written and read by one rank
+all_reduce, small (or N = 2)            n / S                   n written, N n read
+all_reduce, large                       2 n / S                 n written, 2 n read: each rank reduces its own part
+reduce_scatter of N x n                 N n / S                 (N-1) n written, N n read
+all_gather of n                         n / S                   n written, N n read
+broadcast, all_to_all                   n / S                   n written once, n read
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from time import perf_counter
-
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 
 from ...errors import RankFailed
-from .group_memory import Memory, fence
-from .operations import Meter, Steps
+from .reductions import AVG, combine
+from .stages import CODE, Stages
+from .work import Steps
 
 READ_BYTES = 128 << 10  # rather than read more than this from the others, ranks reduce a part each: two stages, not one
-CACHED_VIEWS = 1024
-
-NAMES = (
-    "barrier",
-    "all_reduce",
-    "reduce",
-    "reduce_scatter",
-    "all_gather",
-    "gather",
-    "broadcast",
-    "scatter",
-    "all_to_all",
-)
-_CODE = {name: code << 16 for code, name in enumerate(NAMES)}
-_ALL_DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_DTYPE = {dtype: code for code, dtype in enumerate(sorted(_ALL_DTYPES, key=str))}
-_HALVES = (torch.bfloat16, torch.float16)
-
-SUM, AVG = int(ReduceOp.SUM), int(ReduceOp.AVG)
-COMBINE: dict[int, Callable[..., Tensor]] = {
-    SUM: torch.add,
-    AVG: torch.add,
-    int(ReduceOp.PRODUCT): torch.mul,
-    int(ReduceOp.MIN): torch.minimum,
-    int(ReduceOp.MAX): torch.maximum,
-    int(ReduceOp.BAND): torch.bitwise_and,
-    int(ReduceOp.BOR): torch.bitwise_or,
-    int(ReduceOp.BXOR): torch.bitwise_xor,
-}
+JOIN_BYTES = 1 << 20  # up to this much, several tensors are reduced as one
 
 
-def combine(operation: int, parts: list[Tensor], out: Tensor) -> None:
-    """Reduce the ranks' parts, in rank order, into `out`, which is none of them."""
-    function = COMBINE[operation]
-    if out.dtype in _HALVES:
-        total = parts[0].float()
-        for part in parts[1:]:
-            total = function(total, part)
-        out.copy_(total.div_(len(parts)) if operation == AVG else total)
-        return
-    if len(parts) == 1:
-        out.copy_(parts[0])
-        return
-    function(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        function(out, part, out=out)
-    if operation == AVG:
-        out.div_(len(parts))
-
-
-class Collectives:
-    """One rank's side. Every method is a generator that yields the rank it waits for; tensors are flat."""
-
-    def __init__(self, memory: Memory, meter: Meter, global_ranks: Sequence[int]):
-        layout = memory.layout
-        self.rank, self.size = memory.rank, layout.ranks
-        self._memory, self._meter, self._global_ranks = memory, meter, global_ranks
-        self._words = memory.words
-        self._mine = [layout.arrival(self.rank, parity) for parity in (0, 1)]
-        self._others = [
-            [(rank, layout.arrival(rank, parity)) for rank in range(self.size) if rank != self.rank]
-            for parity in (0, 1)
-        ]
-        self._stage = self._parity = self._word = 0
-        self._met = True  # whether all are known to have arrived at this stage
-        self._views: dict[tuple, list] = {}
-
-    # -- stages ------------------------------------------------------------------------------------------------------
-
-    def _enter(self, mark: int) -> Steps:
-        """The next stage; afterwards this rank's slot may be written."""
-        if not self._met:
-            yield from self._all()
-        self._stage += 1
-        self._parity = self._stage & 1
-        self._word = self._stage << 24 | mark
-        self._met = False
-
-    def _arrive(self, written: int = 0) -> None:
-        if fence:
-            fence()
-        self._words[self._mine[self._parity]] = self._word
-        self._meter.moved_bytes += written
-        self._meter.progress += 1
-
-    def _all(self) -> Steps:
-        words, word = self._words, self._word
-        for rank, at in self._others[self._parity]:
-            if words[at] != word:
-                yield from self._until(rank, at)
-        if fence:
-            fence()
-        self._met = True
-
-    def _one(self, rank: int) -> Steps:
-        if rank != self.rank:
-            yield from self._until(rank, self._memory.layout.arrival(rank, self._parity))
-            if fence:
-                fence()
-
-    def _until(self, rank: int, at: int) -> Steps:
-        began = perf_counter()
-        while (seen := self._words[at]) != self._word:
-            if seen >> 24 == self._stage:
-                raise self._disagreement(rank, seen)
-            yield rank
-        self._meter.progress += 1
-        self._meter.waited_seconds += perf_counter() - began
-
-    def missing(self) -> list[int]:
-        return [rank for rank, at in self._others[self._parity] if self._words[at] != self._word]
-
-    def _disagreement(self, rank: int, seen: int) -> RankFailed:
-        here, there = (NAMES[word >> 16 & 0xFF] for word in (self._word, seen))
-        me, other = self._global_ranks[self.rank], self._global_ranks[rank]
-        if here == there:
-            text = f"rank {me} and rank {other} both called {here}, but with another size, dtype, root or operation"
-        else:
-            text = f"rank {me} called {here} while rank {other} called {there}"
-        return RankFailed(f"{text}; every rank of a group must call the same collectives in the same order", rank=other)
-
-    # -- slots -------------------------------------------------------------------------------------------------------
-
-    def _slots(self, dtype: torch.dtype, start: int, count: int) -> list[Tensor]:
-        """Every rank's slot of this stage, from element `start` on."""
-        key = (dtype, start, count, self._parity)
-        views = self._views.get(key)
-        if views is None:
-            layout = self._memory.layout
-            at = [layout.slot(rank, self._parity) + start * dtype.itemsize for rank in range(self.size)]
-            views = [self._memory.tensor(dtype, offset, count) for offset in at]
-            self._remember(key, views)
-        return views
-
-    def _table(self, dtype: torch.dtype, count: int, shift: int) -> Tensor:
-        """(ranks, count): row r is rank r's slot of this stage from element `shift * r` on."""
-        key = (dtype, count, self._parity, shift, "table")
-        table = self._views.get(key)
-        if table is None:
-            each, start = self._capacity(dtype), self._memory.layout.slot(0, self._parity)
-            everything = self._memory.tensor(dtype, start, each * self.size)
-            table = everything.as_strided((self.size, count), (each + shift, 1))
-            self._remember(key, table)
-        return table
-
-    def _remember(self, key: tuple, views: object) -> None:
-        if len(self._views) >= CACHED_VIEWS:
-            self._views.clear()
-        self._views[key] = views
-
-    def _capacity(self, dtype: torch.dtype, parts: int = 1) -> int:
-        """How many elements fit into one of so many equal parts of a slot, each beginning at a cache line."""
-        return self._memory.layout.slot_bytes // parts // 64 * 64 // dtype.itemsize
-
-    def _mark(self, name: str, dtype: torch.dtype | None, *facts: int) -> int:
-        return _CODE[name] | hash((_DTYPE.get(dtype, -1), *facts)) & 0xFFFF
-
-    # -- collectives -------------------------------------------------------------------------------------------------
+class Collectives(Stages):
+    """One rank's side; tensors are flat."""
 
     def barrier(self) -> Steps:
-        yield from self._enter(_CODE["barrier"])
+        yield from self._enter(CODE["barrier"])
         self._arrive()
         yield from self._all()
 
@@ -252,6 +82,33 @@ class Collectives:
                 if whole * share < length:
                     rest = self._slots(dtype, whole * share, length - whole * share)[whole]
                     piece[whole * share :].copy_(rest)
+
+    def all_reduce_each(self, flats: list[Tensor], operations: list[int]) -> Steps:
+        """As one where that is cheap, else one after the other."""
+        if len({flat.dtype for flat in flats}) > 1 or sum(flat.nbytes for flat in flats) > JOIN_BYTES:
+            for flat, operation in zip(flats, operations, strict=True):
+                yield from self.all_reduce(flat, operation)
+            return
+        joined = torch.cat(flats)
+        yield from self.all_reduce(joined, operations[0])
+        for flat, part in zip(flats, torch.split(joined, [flat.numel() for flat in flats]), strict=True):
+            flat.copy_(part)
+
+    def sparse_all_reduce(self, tensor: Tensor, operation: int) -> Steps:
+        """Indices and values of all ranks, added in rank order."""
+        mine = tensor.detach().coalesce()
+        counts = torch.empty(self.size, dtype=torch.int64)
+        yield from self.all_gather_flat(counts, torch.tensor([mine.indices().shape[1]]))
+        gathered = []
+        for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # entries first
+            outs = [part.new_empty(count, *part.shape[1:]) for count in counts.tolist()]
+            yield from self.all_gather([out.view(-1) for out in outs], part.view(-1))
+            gathered.append(outs)
+        total = torch.zeros_like(mine)
+        for indices, values in zip(*gathered, strict=True):
+            total = total + torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
+        with torch.no_grad():  # not detached: a detached sparse tensor cannot take another number of entries
+            tensor.copy_((total / self.size if operation == AVG else total).coalesce())
 
     def reduce_scatter(self, out: Tensor, parts: list[Tensor], operation: int) -> Steps:
         """parts[r] is what this rank hands to rank r; out becomes the reduction of the parts handed to this rank."""

@@ -1,11 +1,4 @@
-"""The memory all ranks of a group map, and who is behind each rank.
-
-        line (64 bytes each, so that two ranks never write one cache line)
-        0 .. N          rank r: process id, its start time, 1 once it has left the group
-        N .. 3N         arrivals: the stage rank r has reached, even and odd stages apart     shm_collectives.py
-        3N .. 3N+2N^2   bytes ever written and bytes ever read, for each pair of ranks        shm_channels.py
-        slots           2 x N of `slot_bytes`: even and odd stages apart
-        rings           N x N of `ring_bytes`: from rank s to rank d
+"""The memory all ranks of a group map, and who is behind each rank (layout.py says what lies where).
 
 The memory is a memfd made by the group's first rank; the others open it under `/proc/<pid>/fd`. It has no name, so the
 kernel frees it with its last process, however that ends, and it does not count against the size of /dev/shm. Where that
@@ -27,16 +20,15 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import psutil
 import torch
 from torch import Tensor
 from torch.distributed import Store
 
 from ...errors import BadInput, RankFailed
-
-LINE = 8  # words of 8 bytes in a cache line
-PAGE = 4096
+from ..shared_memory import anonymous_file, open_of_process
+from .layout import LINE, Layout
 
 _order_lock = threading.Lock()
 
@@ -48,43 +40,6 @@ def _lock_fence() -> None:
 
 # None where the processor keeps the order of stores and of loads by itself.
 fence: Callable[[], None] | None = None if platform.machine() in ("x86_64", "AMD64") else _lock_fence
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where everything lies, from the number of ranks and the two sizes."""
-
-    ranks: int
-    slot_bytes: int
-    ring_bytes: int
-
-    def arrival(self, rank: int, parity: int) -> int:
-        return (self.ranks * (1 + parity) + rank) * LINE
-
-    def written(self, source: int, target: int) -> int:
-        return (3 * self.ranks + 2 * (source * self.ranks + target)) * LINE
-
-    def read(self, source: int, target: int) -> int:
-        return self.written(source, target) + LINE
-
-    @property
-    def slots_at(self) -> int:
-        lines = 3 * self.ranks + 2 * self.ranks**2
-        return -(-lines * LINE * 8 // PAGE) * PAGE
-
-    def slot(self, rank: int, parity: int) -> int:
-        return self.slots_at + (parity * self.ranks + rank) * self.slot_bytes
-
-    def ring(self, source: int, target: int) -> int:
-        return self.slot(0, 2) + (source * self.ranks + target) * self.ring_bytes
-
-    @property
-    def nbytes(self) -> int:
-        return self.ring(self.ranks, 0)
-
-    def modest(self) -> Layout:
-        """The same in little memory, for a /dev/shm that is small and where every page counts, touched or not."""
-        return Layout(self.ranks, min(self.slot_bytes, 64 << 10), min(self.ring_bytes, 64 << 10))
 
 
 class Memory:
@@ -134,9 +89,8 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
         where = json.loads(store.get(f"{key}/where"))
         elsewhere = where["host"] != _host()
         mapped, problem = (None, "another host") if elsewhere else _open(where, fd, planned.nbytes)
-        store.set(
-            f"{key}/{rank}", json.dumps({"problem": problem, "host": socket.gethostname() if elsewhere else None})
-        )
+        answer = {"problem": problem, "host": socket.gethostname() if elsewhere else None}
+        store.set(f"{key}/{rank}", json.dumps(answer))
         answers = [json.loads(store.get(f"{key}/{r}")) for r in range(layout.ranks)]
         if fd >= 0:
             os.close(fd)
@@ -156,11 +110,9 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
 def _create_memfd(nbytes: int) -> tuple[int, str, str]:
     """(descriptor, path, problem) of memory without a name."""
     try:
-        fd = os.memfd_create("manyhands")
-        os.ftruncate(fd, nbytes)
-    except (AttributeError, OSError) as error:
+        return anonymous_file(nbytes), "", ""
+    except OSError as error:
         return -1, "", str(error)
-    return fd, "", ""
 
 
 def _create_file(nbytes: int) -> tuple[int, str, str]:
@@ -182,7 +134,7 @@ def _open(where: dict, own_fd: int, nbytes: int) -> tuple[mmap.mmap | None, str]
     if own_fd >= 0:
         return mmap.mmap(own_fd, nbytes), ""
     try:
-        fd = os.open(where["path"] or f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR)
+        fd = os.open(where["path"], os.O_RDWR) if where["path"] else open_of_process(where["pid"], where["fd"])
     except OSError as error:
         return None, str(error)
     try:
@@ -214,10 +166,4 @@ def _alive(pid: int, started: int) -> bool:
     now = _start_time(pid)
     if now != 0:
         return now == started
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return psutil.pid_exists(pid)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 
 from ...errors import BadInput
-from .collectives import SUM, combine
-from .operations import Steps
+from .work import Steps
 
 Strided = list[tuple[Tensor, Tensor]]
 
@@ -47,26 +43,6 @@ def _and_copy(steps: Steps, strided: Strided) -> Steps:
 def in_turn(several: Iterable[Steps]) -> Steps:
     for steps in several:
         yield from steps
-
-
-def reduction(opts: Any, dtype: torch.dtype) -> int:
-    """The number of the reduction that torch's options ask for (none: sum)."""
-    operation = SUM if opts is None else int(opts.reduceOp.op)
-    if problem := _problem(operation, dtype):
-        raise BadInput(problem)
-    return operation
-
-
-@cache
-def _problem(operation: int, dtype: torch.dtype) -> str | None:
-    """Why values of this dtype cannot be reduced so, found by trying."""
-    one = torch.ones(1, dtype=dtype)
-    try:
-        combine(operation, [one, one], one.clone())
-    except (RuntimeError, KeyError) as error:
-        name = ReduceOp.RedOpType(operation).name
-        return f"manyhands_shm cannot reduce {dtype} by {name} ({str(error).splitlines()[0]})"
-    return None
 
 
 def check_list(name: str, tensors: Sequence[Tensor], like: Tensor, ranks: int, alike: Sequence[int]) -> None:

@@ -18,8 +18,8 @@ from torch import nn
 
 from ...errors import BadInput
 from ...model.torch_internals import Part, untested
-from ..launch.processes import Place, launch
-from ..rank import choose_transport, connect, disconnect, from_place, started_by_torchrun
+from ..launch.processes import LaunchedProcess, launch
+from ..rank import choose_transport, connect, disconnect, rank_of, started_by_torchrun
 
 TRIAL_SECONDS = 30.0
 
@@ -74,9 +74,9 @@ def _problem_of_two() -> str:
     return ""
 
 
-def take_part(place: Place) -> None:
+def take_part(process: LaunchedProcess) -> None:
     """One of two ranks: what the strategies ask of a group, each once."""
-    rank, store = from_place(place, torch.device("cpu"))
+    rank, store = rank_of(process, torch.device("cpu"))
     connect(rank, "shm", store, TRIAL_SECONDS)
     try:
         rank.barrier()

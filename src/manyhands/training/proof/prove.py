@@ -30,7 +30,21 @@ from ...data.process_state import drawn_from, generators
 from ...model.kept_state import kept_state
 from ...model.trace import title
 from ...strategies.job import Job, Proof
-from .trial import NOISE, Asked, Forced, Pass, Samples, Trial, close, difference, hooked, same_loss, unused_in
+from .passes import (
+    NOISE,
+    Asked,
+    Forced,
+    Pass,
+    Samples,
+    Trial,
+    close,
+    difference,
+    hooked,
+    mean_loss,
+    same_loss,
+    unused_in,
+)
+from .samples import Take
 
 SAMPLES = ((0.02, 16), (0.1, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
 BRANCH_SAMPLES, BRANCH_SECONDS = 48, 1.0  # where the forward pass branches on what it is given
@@ -38,9 +52,6 @@ LATER_CALLS = 6  # with the same batch, of a model that keeps something in its a
 DOUBT = 2e-4  # differences that nothing but a difference explains
 NOISE_64 = 1e-7  # differences that float64 explains
 COARSE_NOISE = 0.05  # differences that 16 bits explain
-
-
-Take = Callable[[Sequence[int]], Samples]  # some of the samples that were read, by their places
 
 
 def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> Proof:
@@ -166,11 +177,10 @@ def _compare_parts(
     known = replace(known, unused=known.unused.union(*map(unused_in, passes)))
     if known.state:
         known = replace(known, follows_batch=_follows_batch(job, whole, parts[0]))
-    shares = [part.count / whole.count for part in parts]
-    apart = difference(first, list(zip(shares, passes, strict=True)))
-    if apart <= _noise(known) or not _really_apart(job, whole, parts, shares, apart):
+    apart = difference(first, passes)
+    if apart <= _noise(known) or not _really_apart(job, whole, parts, apart):
         return known
-    return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
+    return replace(known, mixed=_why_mixed(job, whole, parts, first, passes))
 
 
 def _compare_more(job: Job, trial: Trial, total: int, take: Take, known: Proof) -> Proof:
@@ -183,10 +193,9 @@ def _compare_more(job: Job, trial: Trial, total: int, take: Take, known: Proof) 
             first, *passes = [trial.run(samples, backward=False) for samples in (whole, *parts)]
         except Exception:
             continue  # parts that small are not what ranks get
-        shares = [part.count / whole.count for part in parts]
-        apart = difference(replace(first, gradients={}), list(zip(shares, passes, strict=True)))
-        if apart > _noise(known) and _really_apart(job, whole, parts, shares, apart):
-            return replace(known, mixed=_why_mixed(job, whole, parts, shares, first, passes))
+        apart = difference(replace(first, gradients={}), passes)
+        if apart > _noise(known) and _really_apart(job, whole, parts, apart):
+            return replace(known, mixed=_why_mixed(job, whole, parts, first, passes))
         if process_time() - began > BRANCH_SECONDS:
             break
     return known
@@ -196,19 +205,17 @@ def _noise(known: Proof) -> float:
     return COARSE_NOISE if known.coarse else NOISE
 
 
-def _really_apart(job: Job, whole: Samples, parts: Sequence[Samples], shares: list[float], apart: float) -> bool:
+def _really_apart(job: Job, whole: Samples, parts: Sequence[Samples], apart: float) -> bool:
     """Whether float64 sees the difference too. A model that cannot be computed so is judged by its size alone."""
     try:
         first, *passes = [Trial(job, double=True).run(samples) for samples in (whole, *parts)]
     except Exception:
         return apart > DOUBT
-    precise = difference(first, list(zip(shares, passes, strict=True)))
+    precise = difference(first, passes)
     return precise > NOISE_64 and precise > apart / 10
 
 
-def _why_mixed(
-    job: Job, whole: Samples, parts: Sequence[Samples], shares: list[float], first: Pass, passes: list[Pass]
-) -> str:
+def _why_mixed(job: Job, whole: Samples, parts: Sequence[Samples], first: Pass, passes: list[Pass]) -> str:
     """Where the parts go their own way: in the augmentation, in a module, in the loss or in a gradient."""
     together = Trial(job).run(whole, watch=True).outputs
     apart = [Trial(job).run(part, watch=True).outputs for part in parts]
@@ -221,7 +228,7 @@ def _why_mixed(
                 return "task.augment mixes samples of a batch, and every rank has a part of each batch"
             where = title(job.model, name)
             return f"the output of {where} for a sample depends on the other samples of its batch"
-    mean = sum(share * result.loss for share, result in zip(shares, passes, strict=True))
+    mean = mean_loss(passes)
     if abs(first.loss - mean) <= NOISE * max(abs(first.loss), abs(mean)):
         return "the gradient of a batch is not the mean over its samples (a hook on a parameter, say)"
     return (

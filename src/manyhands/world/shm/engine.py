@@ -20,21 +20,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Hashable
 from time import perf_counter, sleep
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.futures import Future
 
 from ...errors import PeerMissing, RankFailed
-
-Steps = Generator[int, None, None]
-ANYONE = -1
+from .work import ANYONE, Counts, Work
 
 SPINS = 1000  # about a quarter of a millisecond
 YIELD_SECONDS = 0.003
@@ -46,17 +39,6 @@ LOOK_SECONDS = 0.1  # how often those who wait look whether the others are still
 give_core_away: Callable[[], object] = ctypes.CDLL(None).sched_yield
 
 
-@dataclass
-class Meter:
-    """What a group has done so far; a clock reads differences."""
-
-    operations: int = 0
-    moved_bytes: int = 0  # payload this rank handed over
-    waited_seconds: float = 0.0  # spent in callers' threads on ranks that had not come yet
-    background_seconds: float = 0.0  # the background thread's time, waits included
-    progress: int = 0  # stages passed and pieces moved: what patience is renewed by
-
-
 class Peers(Protocol):
     """What the engine must know of the other ranks to say who is missing."""
 
@@ -66,105 +48,13 @@ class Peers(Protocol):
     def loss_of(self, rank: int) -> str | None: ...
 
 
-class Work(dist.Work):
-    """The handle torch gives to the caller of an operation."""
-
-    # Declared, so that they come before whatever torch's class has under these names, now or in its next version.
-    __slots__ = (
-        "_future",
-        "_promise",
-        "awaited",
-        "background",
-        "done",
-        "engine",
-        "error",
-        "lack",
-        "lane",
-        "limit",
-        "outputs",
-        "source",
-        "steps",
-    )
-
-    def __init__(
-        self, engine: Engine, lane: Hashable, lack: str, steps: Steps, outputs: list[Tensor], background: bool
-    ):
-        super().__init__()
-        self.engine, self.lane, self.steps, self.outputs = engine, lane, steps, outputs
-        self.lack = lack  # what a missing rank failed to do: "did not reach all_reduce #17"
-        self.background = background  # must go on while the caller is elsewhere
-        self.awaited = ANYONE
-        self.source = -1
-        self.limit = 0.0  # seconds; 0: the group's
-        self.done = False
-        self.error: BaseException | None = None
-        self._promise: Future | None = None
-        self._future: Future | None = None
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        if not self.done:
-            self.engine.wait_for(self, timeout.total_seconds() or self.limit)
-        if self.error is not None:
-            raise self.error
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def is_completed(self) -> bool:
-        if not self.done:
-            self.engine.advance()
-        return self.done
-
-    def is_success(self) -> bool:
-        return self.done and self.error is None
-
-    def exception(self) -> BaseException | None:
-        return self.error
-
-    def result(self) -> list[Tensor]:
-        return self.outputs
-
-    def source_rank(self) -> int:
-        return self.source
-
-    _source_rank = source_rank
-
-    def get_future(self) -> Future:
-        with self.engine.book:
-            if self._future is None:
-                self._future = Future()
-                if self.done and self.error is None:
-                    self._future.set_result(self.outputs)
-                else:
-                    # Only an error raised by a callback reaches C++ (torch's DDP) as an error.
-                    self._promise, self._future = self._future, self._future.then(self._deliver)
-        if self.done:
-            self.announce()
-        else:
-            self.engine.hand_over(self)
-        return self._future
-
-    def announce(self) -> None:
-        """Complete the future, if anybody asked for one, once."""
-        with self.engine.book:
-            promise, self._promise = self._promise, None
-        if promise is not None:
-            promise.set_result(None)
-
-    def _deliver(self, promise: Future) -> list[Tensor]:
-        if self.error is not None:
-            raise self.error
-        return self.outputs
-
-
 class Engine:
     """Moves one group's operations forward."""
 
     def __init__(self, peers: Peers, timeout: float, crowded: bool):
         self.peers, self.timeout = peers, timeout
         self.spins = 0 if crowded else SPINS
-        self.meter = Meter()
+        self.counts = Counts()
         self.error: RankFailed | None = None
         self.lanes: dict[Hashable, deque[Work]] = {}
         self.book = threading.Lock()  # guards `lanes` and futures; never held while anything moves
@@ -178,7 +68,6 @@ class Engine:
         """Begin an operation; if nothing else is under way, try to end it here, `attempt_seconds` long (None: not)."""
         if self.error is not None:
             raise self.error
-        self.meter.operations += 1
         if attempt_seconds is not None and not self.lanes and self._turn.acquire(blocking=False):
             try:
                 if not self.lanes:
@@ -293,16 +182,13 @@ class Engine:
 
     def _serve(self) -> None:
         """The background thread's turn: until nothing needs it, or a caller waits and does the work itself."""
-        began, patience = perf_counter(), Patience(self, self.timeout, 0, BACKGROUND_YIELD_SECONDS)
+        patience = Patience(self, self.timeout, 0, BACKGROUND_YIELD_SECONDS)
         while not self.closed and not self._callers and (pending := self._heads(None)):
-            waited = self.meter.waited_seconds
             self.advance()
-            self.meter.waited_seconds = waited  # overlapped: nobody was kept waiting
             try:
                 patience.pause(None)
             except RankFailed as error:
                 self._end(error, *pending)
-        self.meter.background_seconds += perf_counter() - began
 
     def _heads(self, waited_for: Work | None) -> list[Work]:
         """The operations under way that somebody counts on."""
@@ -325,9 +211,9 @@ class Engine:
                 who = " and ".join(f"rank {number}" for number in numbers)
                 raise PeerMissing(f"{who} {work.lack} within {timeout:g} s", rank=numbers[0], kind="stalled")
             # It may have done its part just before it went.
-            progress = self.meter.progress
+            progress = self.counts.progress
             self.advance()
-            if work.done or self.meter.progress != progress:
+            if work.done or self.counts.progress != progress:
                 return
             rank, loss = next(iter(lost.items()))
             number = self.peers.global_ranks[rank]
@@ -360,7 +246,7 @@ class Patience:
     def __init__(self, engine: Engine, timeout: float, spins: int, yield_seconds: float):
         self._engine, self._timeout, self._spins, self._yield_seconds = engine, timeout, spins, yield_seconds
         self._turns = 0
-        self._progress = engine.meter.progress
+        self._progress = engine.counts.progress
         self._since = perf_counter()
         self._next_look = self._since + LOOK_SECONDS
 
@@ -369,8 +255,8 @@ class Patience:
         if self._turns <= self._spins:
             return
         now = perf_counter()
-        if self._progress != self._engine.meter.progress:
-            self._progress, self._since, self._turns = self._engine.meter.progress, now, 0
+        if self._progress != self._engine.counts.progress:
+            self._progress, self._since, self._turns = self._engine.counts.progress, now, 0
         waited = now - self._since
         if waited < self._yield_seconds:
             give_core_away()

@@ -1,4 +1,4 @@
-"""Marks: where a process stood now and then, so that the parts of a fit can be judged one by one.
+"""Running totals of a process, kept now and then, so that the parts of a fit can be judged one by one.
 
 A mark holds running totals, one column each: nanoseconds of every phase, how late it came to meetings, shares made,
 and how long it could have worked while something else had its core. At most `MOST` are kept, evenly spread however
@@ -15,7 +15,7 @@ MOST = 64
 LATE, MADE, STOLEN = range(len(PHASES), len(PHASES) + 3)  # columns behind those of the phases
 
 
-class Marks:
+class RunningTotals:
     """The marks of one process."""
 
     def __init__(self, clock: Clock):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from ...data import nest
 from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
 from ...strategies.job import Job
+from .refusals import check_loss
 
 NOISE = 2e-6  # differences that float32 explains
 
@@ -37,6 +38,7 @@ class Pass:
     """One forward and backward pass."""
 
     loss: float
+    count: int  # samples
     gradients: dict[str, Tensor | None]
     moved: set[str]  # generators that were drawn from
     outputs: dict[str, Tensor] = field(default_factory=dict)  # of modules, where asked for
@@ -65,14 +67,20 @@ class Trial:
         mode: AbstractContextManager[Any] | None = None,
         watch: bool = False,
         backward: bool = True,
+        check: Callable[[Any, Any], None] | None = None,
     ) -> Pass:
+        """One pass; `check` looks at the output and the target before the loss does."""
         outputs: dict[str, Tensor] = {}
         with seeded(self.seed + seed), mode or nullcontext(), _outputs(self.model, outputs) if watch else nullcontext():
             before = generators()
             input, target = self.input_of(samples), nest.each(samples.target, self._own)
             if watch and self.augment is not None:
                 outputs["augment"] = next(nest.leaves(input)).detach().clone()
-            loss = self.loss_of(self.model(input), target)
+            output = self.model(input)
+            if check is not None:
+                check(output, target)
+            loss = self.loss_of(output, target)
+            check_loss(loss)
             if backward and loss.requires_grad:
                 loss.backward()
             after = generators()
@@ -80,7 +88,7 @@ class Trial:
         gradients = {name: _dense(parameter.grad) for name, parameter in named} if backward else {}
         for _, parameter in named:
             parameter.grad = None
-        return Pass(float(loss.detach()), gradients, drawn_from(before, after), outputs)
+        return Pass(float(loss.detach()), samples.count, gradients, drawn_from(before, after), outputs)
 
     def input_of(self, samples: Samples) -> Any:
         """What the model is called with."""
@@ -143,18 +151,22 @@ class Asked(TorchFunctionMode):
         return result
 
 
-def difference(one: Pass, others: list[tuple[float, Pass]]) -> float:
-    """How far a pass is from the weighted sum of others: the largest relative difference of loss and gradients.
+def mean_loss(passes: Sequence[Pass]) -> float:
+    return sum(part.loss * part.count for part in passes) / sum(part.count for part in passes)
+
+
+def difference(one: Pass, parts: Sequence[Pass]) -> float:
+    """How far a pass is from the mean over its parts: the largest relative difference of loss and gradients.
 
     Rounding grows on its way back through a deep model, so gradients count a tenth.
     """
-    loss = sum(share * other.loss for share, other in others)
+    loss = mean_loss(parts)
     apart = abs(one.loss - loss) / max(abs(one.loss), abs(loss), 1e-12)
     if not np.isfinite(apart):
         return 0.0 if not np.isfinite(one.loss) else float("inf")  # a loss that is not finite ends the fit anyway
     largest = max((float(g.abs().max()) for g in one.gradients.values() if g is not None and g.numel()), default=0.0)
     for name, gradient in one.gradients.items():
-        terms = [share * g for share, other in others if (g := other.gradients.get(name)) is not None]
+        terms = [part.count / one.count * g for part in parts if (g := part.gradients.get(name)) is not None]
         if gradient is None and not terms:
             continue
         mine = torch.zeros_like(terms[0]) if gradient is None else gradient
@@ -166,7 +178,7 @@ def difference(one: Pass, others: list[tuple[float, Pass]]) -> float:
 
 
 def same_loss(one: Pass, other: Pass) -> bool:
-    return difference(replace(one, gradients={}), [(1.0, other)]) <= NOISE
+    return difference(replace(one, gradients={}), [other]) <= NOISE
 
 
 def unused_in(found: Pass) -> frozenset[str]:

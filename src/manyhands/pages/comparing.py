@@ -1,0 +1,133 @@
+"""Runs beside each other: what each is called, which may be compared, and which is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from ..record.run import Run
+from .figures import kind, speed, speeds, spread, trimmed
+
+UNSURE = 0.05  # how far off a speed measured only once may be, as a share of it
+NEGLIGIBLE = 1.03  # a ratio below this is no difference, however steady the rounds
+SMALL = 1.05  # and one below this in every round is the same speed for sure
+
+
+def relation(run: Run, other: Run) -> str | None:
+    """`faster`, `slower` or, when the difference is inside the spread, `same`; None without figures.
+
+    Rows of one comparison took turns in every round, so a slow minute of the machine fell on both: there the ratio of
+    each round counts, and must say the same in all of them.
+    """
+    ratio = speedup(run, other)
+    if ratio is None:
+        return None
+    ratios = _by_round(run, other)
+    if ratios:
+        unclear = ratios[0] <= 1 <= ratios[-1] or (median(ratios) > 1) != (ratio > 1)
+        ratio = median(ratios)
+    else:
+        (low, high), (other_low, other_high) = _reach(run), _reach(other)
+        unclear = low <= other_high and other_low <= high
+    if unclear or 1 / NEGLIGIBLE < ratio < NEGLIGIBLE:
+        return "same"
+    return "faster" if ratio > 1 else "slower"
+
+
+def surely_same(run: Run, other: Run) -> bool:
+    """Whether any difference is small in the outermost rounds too; `same` alone may only mean that nobody can tell."""
+    ratios = _by_round(run, other)
+    if not ratios:
+        (low, high), (other_low, other_high) = _reach(run), _reach(other)
+        ratios = [low / other_high, high / other_low] if other_low else [0.0]
+    return ratios[0] >= 1 / SMALL and ratios[-1] <= SMALL
+
+
+def _by_round(run: Run, other: Run) -> list[float]:
+    """The ratios of the rounds that two rows of one comparison made in turn, outermost ones of many left out."""
+    mine, theirs = speeds(run), speeds(other)
+    if run.comparison is None or run.comparison != other.comparison or len(mine) != len(theirs) or len(mine) < 2:
+        return []
+    return trimmed([one / two for one, two in zip(mine, theirs, strict=True)])
+
+
+def _reach(run: Run) -> tuple[float, float]:
+    middle = speed(run) or 0.0
+    return spread(run) or (middle * (1 - UNSURE), middle * (1 + UNSURE))
+
+
+def speedup(run: Run, baseline: Run | None) -> float | None:
+    """How many times the baseline's samples per second this run trains."""
+    mine, theirs = speed(run), speed(baseline) if baseline else None
+    return mine / theirs if mine is not None and theirs else None
+
+
+def efficiency(run: Run, baseline: Run) -> float | None:
+    """Speed-up over one process with the same threads (or on the same kind of GPU), divided by the ranks."""
+    ratio = speedup(run, baseline)
+    if ratio is None or not run.ranks or (kind(run) == "cpu" and run.threads != baseline.threads):
+        return None
+    return ratio / run.ranks
+
+
+def setting(run: Run) -> tuple[Any, ...]:
+    """What must be equal before two speeds may be compared: task, batch size and machine."""
+    machine = run.environment or {}
+    return run.task, run.batch_size, machine.get("cpu"), machine.get("gpu"), machine.get("cores")
+
+
+def measured(runs: Sequence[Run]) -> list[Run]:
+    """The runs that ended well and have a speed."""
+    return [run for run in runs if run.status == "done" and speed(run)]
+
+
+def baselines(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """The `single` runs this one may be compared with, fewest threads first."""
+    wanted = "single", setting(run), kind(run), run.precision
+    singles = [one for one in measured(runs) if (one.strategy, setting(one), kind(one), one.precision) == wanted]
+    return sorted(singles, key=lambda one: one.threads or 0)
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """One name a run: its label, and where labels are equal what tells the runs apart."""
+    found = [run.label for run in runs]
+    for describe in _DETAILS:
+        groups: dict[str, list[int]] = {}
+        for index, name in enumerate(found):
+            groups.setdefault(name, []).append(index)
+        for group in groups.values():
+            details = [describe(runs[index]) for index in group]
+            if len(set(details)) > 1:
+                for index, detail in zip(group, details, strict=True):
+                    found[index] += f" ({detail})"
+    earlier = [found[:index].count(name) for index, name in enumerate(found)]
+    return [f"{name} #{again + 1}" if again else name for name, again in zip(found, earlier, strict=True)]
+
+
+def _count(value: object, noun: str) -> str:
+    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+
+
+_DETAILS: tuple[Callable[[Run], str], ...] = (
+    lambda run: str(run.task),
+    lambda run: _count(run.ranks, "rank"),
+    lambda run: _count(run.threads, "thread"),
+    lambda run: f"batch {run.batch_size}",
+    lambda run: str(run.precision),
+    kind,
+    lambda run: f"seed {run.seed}",
+    lambda run: str(run.started),
+)
+
+
+def name_lines(name: str, width: int = 18) -> list[str]:
+    """Break a name after `:`, `,` or before ` (`, so that no line is much longer than `width`."""
+    words = name.replace(":", ":\0").replace(",", ",\0").replace(" (", "\0(").split("\0")
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) <= width:
+            lines[-1] += (" " if word.startswith("(") else "") + word
+        else:
+            lines.append(word)
+    return lines

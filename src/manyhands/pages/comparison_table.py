@@ -1,0 +1,100 @@
+"""The rows and columns of a comparison, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..record.run import Run
+from ..record.slow_rank import slow_name
+from .comparing import baselines, efficiency, names, speedup
+from .figures import accuracy, largest_phase, memory_text, number, peak_memory, percent, seconds_to, speed, spread
+
+Figures = dict[str, Any]  # of one row
+NOTHING = "-"
+
+
+def comparison_rows(runs: Sequence[Run], target: float | None = None) -> list[Figures]:
+    """One row a run as plain values; `COLUMNS` says how each is written. Absent facts are None."""
+    rows: list[Figures] = []
+    for run, name in zip(runs, names(runs), strict=True):
+        singles = baselines(run, runs)
+        equal = [single for single in singles if efficiency(run, single) is not None]
+        phase, share = largest_phase(run) or (None, None)
+        rows.append(
+            {
+                "label": name,
+                "ranks": run.ranks,
+                "threads": run.threads,
+                "samples_per_second": speed(run),
+                "spread": spread(run),
+                "speedup": speedup(run, singles[0]) if singles else None,
+                "efficiency": efficiency(run, equal[0]) if equal and run.strategy != "single" else None,
+                "test_accuracy": accuracy(run),
+                "seconds_to_target": seconds_to(run, target),
+                "peak_memory_bytes": peak_memory(run),
+                "largest_phase": phase,
+                "largest_share": share,
+                "status": run.status,
+                "note": _note(run),
+            }
+        )
+    return rows
+
+
+def _note(run: Run) -> str | None:
+    """What a row says beside its figures: why there are none, or which rank holds the others up."""
+    parts = []
+    if run.status != "done":
+        parts.append(f"{run.status}: {run.reason}" if run.reason else str(run.status))
+    if run.slow_rank:
+        behind = number(run.slow_rank.get("behind_ms"))
+        lag = f", {behind:.1f} ms behind" if behind is not None else ""
+        parts.append(f"{slow_name(run.slow_rank)} slow in {run.slow_rank.get('phase')}{lag}")
+    return "; ".join(parts) or None
+
+
+class Column(NamedTuple):
+    key: str
+    heading: str
+    text: Callable[[Figures], str]
+    numeric: bool = True
+
+
+def columns(rows: Sequence[Figures], target: float | None = None) -> list[Column]:
+    """The columns worth showing: notes only where a row has one, seconds to a target only when asked for."""
+    wanted = {"note": any(row["note"] for row in rows), "seconds_to_target": target is not None}
+    return [column for column in COLUMNS if wanted.get(column.key, True)]
+
+
+def _known(key: str, form: Callable[[Any], str] = str) -> Callable[[Figures], str]:
+    return lambda row: NOTHING if row[key] is None else form(row[key])
+
+
+def _speed(row: Figures) -> str:
+    middle = row["samples_per_second"]
+    if not middle:
+        return NOTHING
+    if row["spread"] is None:
+        return f"{middle:,.0f}"
+    low, high = row["spread"]
+    return f"{middle:,.0f} ±{50 * (high - low) / middle:.0f} %"
+
+
+def _phase(row: Figures) -> str:
+    return f"{row['largest_phase']} {percent(row['largest_share'])}" if row["largest_phase"] else NOTHING
+
+
+COLUMNS = (
+    Column("label", "strategy", _known("label"), numeric=False),
+    Column("ranks", "ranks", _known("ranks")),
+    Column("threads", "threads", _known("threads")),
+    Column("samples_per_second", "samples/s", _speed),
+    Column("speedup", "speed-up", _known("speedup", lambda ratio: f"{ratio:.2f}x")),
+    Column("efficiency", "efficiency", _known("efficiency", percent)),
+    Column("test_accuracy", "accuracy", _known("test_accuracy", lambda share: percent(share, 2))),
+    Column("seconds_to_target", "to target", _known("seconds_to_target", lambda seconds: f"{seconds:.1f} s")),
+    Column("peak_memory_bytes", "memory", _known("peak_memory_bytes", memory_text)),
+    Column("largest_phase", "largest phase", _phase, numeric=False),
+    Column("note", "note", _known("note"), numeric=False),
+)
