@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import shutil
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data import nest
 from .checkpoint import TENSOR_FILES, Checkpoint, published, step_of
 from .write import write
 
@@ -31,12 +33,12 @@ class Writer:
         self._failed = failed
         self._own = list(own)
         self._thread: threading.Thread | None = None
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+        self._buffers: dict[tuple[str, int], Tensor] = {}
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Copy what may change and hand it to the thread; waits for the checkpoint before, if it is not done yet."""
         self.wait()
-        copied = replace(checkpoint, **{part: self._copy(getattr(checkpoint, part), (part,)) for part in TENSOR_FILES})
+        copied = replace(checkpoint, **{part: self._copy(part, getattr(checkpoint, part)) for part in TENSOR_FILES})
         self._thread = threading.Thread(target=self._write, args=(copied,), name="manyhands-checkpoint", daemon=True)
         self._thread.start()
 
@@ -45,19 +47,18 @@ class Writer:
             self._thread.join()
             self._thread = None
 
-    def _copy(self, value: Any, path: tuple[Any, ...]) -> Any:
+    def _copy(self, part: str, value: Any) -> Any:
         """The nest with every tensor copied, into the memory of the last snapshot where that fits."""
-        if isinstance(value, Tensor):
-            buffer = self._buffers.get(path)
-            if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-                buffer = self._buffers[path] = torch.empty(value.shape, dtype=value.dtype)
-            return buffer.copy_(value.detach())
-        if isinstance(value, dict):
-            copied = {key: self._copy(item, (*path, key)) for key, item in value.items()}
-            return copied if type(value) is dict else type(value)(copied)
-        if type(value) in (list, tuple):
-            return type(value)(self._copy(item, (*path, number)) for number, item in enumerate(value))
-        return value
+        number = itertools.count()
+
+        def copied(tensor: Tensor) -> Tensor:
+            place = part, next(number)
+            buffer = self._buffers.get(place)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = self._buffers[place] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            return buffer.copy_(tensor.detach())
+
+        return nest.each(value, copied)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
