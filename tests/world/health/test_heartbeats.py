@@ -22,7 +22,7 @@ from manyhands.world.health.heartbeats import DONE, FINISHED, FIRST, LOST, PHASE
 from manyhands.world.health.stalls import StallFinder, processor_seconds
 from manyhands.world.launch.processes import LaunchedProcess, launch
 from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
-from tests.conftest import ROOT, ends_soon
+from tests.conftest import ROOT, ends_soon, outlive
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -279,8 +279,7 @@ def test_orphans_of_a_killed_caller_end_themselves() -> None:
         time.sleep(0.5)
         below = psutil.Process(caller.pid).children(recursive=True)  # server and keeper too
         os.kill(caller.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(below, timeout=20)  # within two seconds, on an idle machine
-        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        assert outlive(below) == []
     finally:
         caller.kill()
         caller.wait()
