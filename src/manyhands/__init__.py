@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .strategies.table import TABLE
+
 __version__ = "0.1.0"
 
 _WHERE = {
@@ -23,18 +25,7 @@ _WHERE = {
     "schedules": "schedules",
     "nn": "nn",
     "Strategy": "strategies.contract",
-    "Single": "strategies.single",
-    "DataParallel": "strategies.data_parallel",
-    "BalancedDataParallel": "strategies.balanced_data_parallel",
-    "DDP": "strategies.ddp",
-    "ModelParallel": "strategies.model_parallel",
-    "Pipeline": "strategies.pipeline",
-    "Hybrid": "strategies.hybrid",
-    "Locked": "strategies.locked",
-    "Hogwild": "strategies.hogwild",
-    "ParameterServer": "strategies.parameter_server",
-    "FSDP": "strategies.fsdp",
-    "LocalSGD": "strategies.local_sgd",
+    **{kind: f"strategies.{name}" for name, (kind, _) in TABLE.items()},
     "ManyhandsError": "errors",
     "BadInput": "errors",
     "Refused": "errors",

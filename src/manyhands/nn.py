@@ -5,64 +5,24 @@ from manyhands.nn import DataParallelModel, DataParallelCriterion
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-# One line a name: where it lives. They load when first used.
-_WHERE = {
-    "DataParallelModel": "strategies.pieces.replicas",
-    "DataParallelCriterion": "strategies.pieces.replicas",
-    "SharedModel": "strategies.pieces.shared_weights",
-    "send": "strategies.pieces.links",
-    "receive": "strategies.pieces.links",
-    "Links": "strategies.pieces.links",
-    "cut": "model",
-    "profile": "model",
-    "gpipe": "strategies.pieces.pipeline_schedules",
-    "one_f_one_b": "strategies.pieces.pipeline_schedules",
-    "interleaved": "strategies.pieces.pipeline_schedules",
-    "plan": "strategies.pieces.pipeline_schedules",
-    "split_sizes": "strategies.pieces.pipeline_schedules",
-    "simulate": "strategies.pieces.pipeline_schedules",
-    "Order": "data.order",
-    "Shard": "data.order",
-    "ShardSampler": "data.sampler",
-    "together": "world.launch.together",
-}
+from .data.order import Order, Shard
+from .data.sampler import ShardSampler
+from .errors import did_you_mean
+from .model import cut, profile
+from .strategies.pieces.pipeline_schedules import gpipe, interleaved, one_f_one_b, plan, split_sizes
+from .strategies.pieces.pipeline_timeline import simulate
+from .strategies.pieces.replicas import DataParallelCriterion, DataParallelModel
+from .strategies.pieces.shared_weights import SharedModel
+from .strategies.pieces.stage_links import Links, receive, send
+from .world.launch.together import together
 
-__all__ = [*_WHERE]
+__all__ = [
+    "DataParallelCriterion", "DataParallelModel", "Links", "Order", "Shard", "ShardSampler", "SharedModel", "cut", "gpipe",
+    "interleaved", "one_f_one_b", "plan", "profile", "receive", "send", "simulate", "split_sizes", "together",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        from .errors import did_you_mean
-
-        raise AttributeError(f'manyhands.nn has no "{name}"{did_you_mean(name, _WHERE)}')
-    value = getattr(import_module(f".{_WHERE[name]}", __package__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
-if TYPE_CHECKING:
-    from .data.order import Order as Order
-    from .data.order import Shard as Shard
-    from .data.sampler import ShardSampler as ShardSampler
-    from .model import cut as cut
-    from .model import profile as profile
-    from .strategies.pieces.links import Links as Links
-    from .strategies.pieces.links import receive as receive
-    from .strategies.pieces.links import send as send
-    from .strategies.pieces.pipeline_schedules import gpipe as gpipe
-    from .strategies.pieces.pipeline_schedules import interleaved as interleaved
-    from .strategies.pieces.pipeline_schedules import one_f_one_b as one_f_one_b
-    from .strategies.pieces.pipeline_schedules import plan as plan
-    from .strategies.pieces.pipeline_schedules import simulate as simulate
-    from .strategies.pieces.pipeline_schedules import split_sizes as split_sizes
-    from .strategies.pieces.replicas import DataParallelCriterion as DataParallelCriterion
-    from .strategies.pieces.replicas import DataParallelModel as DataParallelModel
-    from .strategies.pieces.shared_weights import SharedModel as SharedModel
-    from .world.launch.together import together as together
+    raise AttributeError(f'manyhands.nn has no "{name}"{did_you_mean(name, __all__)}')

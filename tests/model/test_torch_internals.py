@@ -15,7 +15,7 @@ import manyhands as mh
 from manyhands.model import torch_internals as torch_parts
 from manyhands.model.torch_internals import PARTS, Part
 from manyhands.strategies.job import StepSettings
-from manyhands.strategies.pieces.gradient_slots import AtHome
+from manyhands.strategies.pieces.gradients_in_place import GradientsInPlace
 from manyhands.strategies.pieces.updater import Updater
 from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
@@ -60,7 +60,6 @@ def gone(*_: Any, **__: Any) -> Any:
 GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a strategy that uses it
     "SGD as one kernel": (torch, "_fused_sgd_", "single"),
     "oneDNN's direct product": (torch.ops.mkldnn, "_linear_pointwise", "pipeline"),
-    "operations on lists of tensors": (torch, "_foreach_copy_", "parameter_server"),
     "the order of DDP's buckets": (dist.Reducer, "_rebuild_buckets", "ddp"),
     "dispatch modes": (torch.utils._python_dispatch, "TorchDispatchMode", "single"),
     "the backward pass of a convolution": (torch.ops.aten, "convolution_backward", "pipeline"),
@@ -106,7 +105,7 @@ def test_without_versions_a_gradient_is_never_taken_for_missing() -> None:
     """A parameter's gradient lives in shared memory only where it shows whether backward has written there."""
     torch_parts.leave_out(["the versions of tensors"])
     weight = torch.zeros(2, requires_grad=True)
-    homes = AtHome({"weight": weight}, {"weight": torch.zeros(2)})
+    homes = GradientsInPlace({"weight": weight}, {"weight": torch.zeros(2)})
     for _ in range(3):
         homes.lay_out()
         (weight * torch.tensor([1.0, 2.0])).sum().backward()

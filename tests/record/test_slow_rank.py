@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from manyhands.record.clock import Clock
-from manyhands.record.run import PHASES
+from manyhands.record.run import PHASES, Run
 from manyhands.record.running_totals import MOST, RunningTotals
 from manyhands.record.slow_rank import agreed
 from manyhands.record.slow_rank import slow_rank as finding
@@ -153,3 +154,11 @@ def test_marks_are_few_and_even_however_long_the_fit() -> None:
     assert made[-1] == 1000
     assert len(set(np.diff(made[:-1]).tolist())) == 1
     assert all(np.diff([mark[COLUMNS.index("stolen")] for mark in marks.kept]) >= 0)
+
+
+@pytest.mark.parametrize("who", [{"rank": 1}, {"rank": None, "server": 0}])
+def test_who_is_slow_is_still_known_when_the_record_is_read_again(who: dict[str, Any], tmp_path: Path) -> None:
+    """A slow server used to be dropped, since it has no rank."""
+    found = {**who, "phase": "update", "behind_ms": 2.5}
+    Run("glyphs", "parameter_server", slow_rank=found).save(tmp_path)
+    assert Run.load(tmp_path).slow_rank == found

@@ -98,7 +98,7 @@ def shown(read: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def watched(folder: Path) -> None:
-    state = watching._read(folder)
+    state = watching.read_state(folder)
     assert state is not None
     terminal.console().print(watching.picture(state))
 
@@ -177,7 +177,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LIVE_FILE)
     os.mkfifo(tmp_path / RECORD_FILE)
     with pytest.raises(BadInput, match=r"live\.json is not a file"):
-        watching._read(tmp_path)
+        watching.read_state(tmp_path)
     with pytest.raises(BadInput, match=r"run\.json not found"):
         Run.load(tmp_path)
 

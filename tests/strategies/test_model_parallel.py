@@ -12,7 +12,7 @@ import manyhands as mh
 from manyhands.model import cut
 from manyhands.strategies import make_strategy
 from manyhands.strategies.job import StepSettings
-from manyhands.strategies.pieces.stages import _forget_the_rest
+from manyhands.strategies.pieces.stages import forget_the_rest
 from manyhands.training.build import build
 from tests.conftest import MODELS, SAMPLES, distance, make_task, mlp, quick_fit
 from tests.strategies.cutting import (
@@ -118,7 +118,7 @@ def test_a_rank_keeps_only_its_own_layers() -> None:
     model = mlp()
     pieces = cut(model, 2, torch.randn(4, 20), [2, 3])
     stage = pieces.stage(1, model)
-    _forget_the_rest(model, [stage])
+    forget_the_rest(model, [stage])
     stored = {name: tensor.untyped_storage().nbytes() for name, tensor in model.state_dict().items()}
     assert stored["0.weight"] == 4
     assert stored["2.weight"] == 32 * 24 * 4

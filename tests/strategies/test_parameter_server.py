@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.strategies.pieces.server_slices import cut
+from manyhands.strategies.pieces.parameter_slices import assign_slices
 from tests.conftest import distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, drive, furthest, halving, reference
 from tests.strategies.sharing import (
@@ -180,7 +180,7 @@ def test_slices_are_balanced_by_bytes_and_cover_everything() -> None:
     ]
     for servers in (1, 2, 3, 5):
         for split in (True, False):
-            slices = cut(named, servers, split)
+            slices = assign_slices(named, servers, split)
             rows = {name: 0 for name, _ in named}
             for own in slices:
                 for item in own:
@@ -224,7 +224,7 @@ class SlowOn(torch.optim.SGD):
     """Plain SGD that takes its time on one process."""
 
     def step(self, closure: Any = None) -> Any:
-        time.sleep(0.004 if os.environ.get("RANK") == "3" else 0.0)
+        time.sleep(0.03 if os.environ.get("RANK") == "3" else 0.0)
         return super().step(closure)
 
 
@@ -232,11 +232,11 @@ class SlowOn(torch.optim.SGD):
 def test_a_slow_server_is_named_and_its_update_is_no_wait(options: str) -> None:
     """The time of an update was booked as the ranks' wait, and a slow server was never named."""
     task = make_task(optimizer=partial(SlowOn, lr=0.1))
-    run = quick_fit(task, f"parameter_server:{options}", ranks=2, max_steps=30)
+    run = quick_fit(task, f"parameter_server:{options}", ranks=2, max_steps=20)
     assert run.phases_ms is not None
-    assert 4.0 <= run.phases_ms["update"] < 40.0  # ten times that, on a busy machine
+    assert 30.0 <= run.phases_ms["update"] < 60.0  # twice that: booked twice
     assert [row["server"] for row in run.servers] == [0, 1]
-    assert run.servers[1]["phases_ms"]["update"] >= max(4.0, run.servers[0]["phases_ms"]["update"])
+    assert run.servers[1]["phases_ms"]["update"] >= 30.0 > run.servers[0]["phases_ms"]["update"]
     assert run.slow_rank is not None
     assert (run.slow_rank["rank"], run.slow_rank["server"], run.slow_rank["phase"]) == (None, 1, "update")
     check_phases(run)

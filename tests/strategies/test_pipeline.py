@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.strategies import make_strategy
-from manyhands.strategies.pieces.pipeline_schedules import plan, simulate
+from manyhands.strategies.pieces.pipeline_schedules import plan
+from manyhands.strategies.pieces.pipeline_timeline import simulate
 from tests.conftest import MODELS, SAMPLES, distance, make_task, quick_fit
 from tests.strategies.cutting import (
     Gate,

@@ -69,15 +69,19 @@ def show_runs(runs: Sequence[Run], root: Path) -> None:
     if not runs:
         out.print(f"no runs in {root}")
         return
-    entries = [(None, HEADINGS), *((_compared_in(run, root), _run_cells(run, root)) for run in runs)]
+    paths = [(run.folder or root).relative_to(root) for run in runs]
+    entries = [
+        (Path(), HEADINGS),
+        *((path.parent, _run_cells(run, path)) for run, path in zip(runs, paths, strict=True)),
+    ]
     name_width, *widths = (max(map(len, column)) for column in zip(*(cells for _, cells in entries), strict=True))
     room = out.width - sum(widths) - len(widths)
     name_width = min(name_width, room) if room >= NARROWEST else NARROWEST
-    above: Path | None = None
-    for folder, (name, *figures) in entries:
-        if folder is not None and folder != above:
-            out.print(f"{folder}/", soft_wrap=True)
-        above = folder
+    above = Path()
+    for comparison, (name, *figures) in entries:
+        if comparison not in (Path(), above):
+            out.print(f"{comparison}/", soft_wrap=True)
+        above = comparison
         if len(name) > name_width:
             out.print(name, soft_wrap=True)
             name = ""
@@ -85,18 +89,10 @@ def show_runs(runs: Sequence[Run], root: Path) -> None:
         out.print(" ".join([f"{name:<{name_width}}", *aligned]), soft_wrap=True)
 
 
-def _compared_in(run: Run, root: Path) -> Path | None:
-    """The folder, below `root`, of the comparison that a run belongs to."""
-    assert run.folder is not None
-    parent = run.folder.relative_to(root).parent
-    return None if parent == Path() else parent
-
-
-def _run_cells(run: Run, root: Path) -> tuple[str, ...]:
-    assert run.folder is not None
+def _run_cells(run: Run, path: Path) -> tuple[str, ...]:
     known = (run.test or {}).get("accuracy")
     return (
-        f"  {run.folder.name}" if _compared_in(run, root) else run.folder.name,
+        f"{'' if path.parent == Path() else '  '}{path.name}",
         run.label if len(run.label) <= LABEL_WIDTH else f"{run.strategy}:…",  # the folder's name tells the rest
         str(run.ranks),
         run.status,

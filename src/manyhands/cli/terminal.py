@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..record.run import PHASES, Run
-from ..record.slow_rank import slow_one
+from ..record.slow_rank import slow_name
 from ..record.untrusted import plain
 
 WIDEST = 100
@@ -75,7 +75,7 @@ def show_run(run: Run) -> None:
         out.print(f"  staleness: mean {mean}, at most {most} updates by others")
     if run.slow_rank:
         behind = figure(run.slow_rank.get("behind_ms"), ".1f")
-        out.print(f"  {slow_one(run.slow_rank)} is slow in {run.slow_rank.get('phase')} ({behind} ms per step behind)")
+        out.print(f"  {slow_name(run.slow_rank)} is slow in {run.slow_rank.get('phase')} ({behind} ms per step behind)")
     if run.exact is False and run.exact_reason:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:

@@ -62,7 +62,7 @@ def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
 def _follow(folder: Path, out: Console, screen: Live, every: float, limit: float | None) -> bool:
     """Draw what the run says until it has ended (true) or the time is up."""
     began = time.monotonic()
-    while (state := _read(folder)) is not None:
+    while (state := read_state(folder)) is not None:
         if out.is_terminal:
             screen.update(picture(state, min(out.width, WIDEST)), refresh=True)
         if limit is not None and time.monotonic() - began > limit:
@@ -90,7 +90,7 @@ class State(TypedDict):
     tested: list[tuple[int, float | None]]
 
 
-def _read(folder: Path) -> State | None:
+def read_state(folder: Path) -> State | None:
     """What the run says now; None once it has ended."""
     file = folder / LIVE_FILE
     try:

@@ -115,12 +115,7 @@ def attributes(leaf: Any) -> list[Any]:
 
 def rows(value: Any, start: int, stop: int) -> Any:
     """Some of the samples, without copying, of a nest whose every tensor counts samples first."""
-    return part(value, slice(start, stop))
-
-
-def part(value: Any, rows: slice) -> Any:
-    """The same with a slice."""
-    return each(value, lambda tensor: tensor[rows])
+    return each(value, lambda tensor: tensor[start:stop])
 
 
 def pair(collated: Any) -> tuple[Any, Any]:

@@ -95,15 +95,6 @@ def _direct_product() -> Callable[..., torch.Tensor] | None:
     return direct  # type: ignore[no-any-return]
 
 
-def _foreach() -> bool:
-    total = [_ones(1), _ones(1)]
-    torch._foreach_add_(total, [_ones(1), _ones(1)])
-    torch._foreach_zero_(total[:1])
-    torch._foreach_copy_(total[1:], [3 * _ones(1)])
-    _expect(torch.cat(total), [0.0, 3.0])
-    return True
-
-
 def _bucket_order() -> bool:
     from torch.distributed import Reducer
 
@@ -170,7 +161,6 @@ def _tree_leaves() -> Callable[[Any], list[Any]]:
 
 FUSED_SGD = Part("SGD as one kernel", "torch's own step is used", _fused_sgd)
 DIRECT_PRODUCT = Part("oneDNN's direct product", "plain products are used", _direct_product)
-FOREACH = Part("operations on lists of tensors", "tensors are written one by one", _foreach)
 BUCKET_ORDER = Part("the order of DDP's buckets", "a resumed ddp run may differ in the last bits", _bucket_order)
 DISPATCH_MODE = Part("dispatch modes", "images keep their channels first", _dispatch_mode)
 VERSIONS = Part(
@@ -189,7 +179,6 @@ TREE_LEAVES = Part("a look into nests", "fsdp gathers the model as a whole", _tr
 PARTS = (
     FUSED_SGD,
     DIRECT_PRODUCT,
-    FOREACH,
     BUCKET_ORDER,
     DISPATCH_MODE,
     VERSIONS,

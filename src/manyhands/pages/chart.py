@@ -238,6 +238,25 @@ def heatmap(
     return fig
 
 
+def add_bars(
+    fig: go.Figure,
+    rows: Sequence[float],
+    lengths: Sequence[float],
+    width: Any,
+    marker: dict[str, Any],
+    hover: str,
+    **more: Any,
+) -> None:
+    """Lying bars, one for each of `rows`, with their text (if any) inside."""
+    style = (
+        {"textposition": "inside", "insidetextanchor": "start", "textfont": {"color": SURFACE}}
+        if "text" in more
+        else {}
+    )
+    shape = {"orientation": "h", "width": width, "marker": marker, "hovertemplate": hover}
+    fig.add_bar(x=[short(length) for length in lengths], y=list(rows), **{**shape, **style, **more})
+
+
 def short(value: float) -> float:
     """Five figures are enough for any chart, and keep the page small."""
     return float(f"{value:.5g}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..record.run import Run
-from ..record.slow_rank import slow_one
+from ..record.slow_rank import slow_name
 from .comparing import baselines, efficiency, names, speedup
 from .figures import accuracy, largest_phase, memory_text, number, peak_memory, percent, seconds_to, speed, spread
 
@@ -50,7 +50,7 @@ def _note(run: Run) -> str | None:
     if run.slow_rank:
         behind = number(run.slow_rank.get("behind_ms"))
         lag = f", {behind:.1f} ms behind" if behind is not None else ""
-        parts.append(f"{slow_one(run.slow_rank)} slow in {run.slow_rank.get('phase')}{lag}")
+        parts.append(f"{slow_name(run.slow_rank)} slow in {run.slow_rank.get('phase')}{lag}")
     return "; ".join(parts) or None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from html import escape
 from statistics import fmean
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -61,14 +62,7 @@ def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Draw
     y = {"title": "loss per sample", "type": "log" if steep else "linear", "dtick": "D2" if steep else None}
     fig = figure(220, {"title": unit, "rangemode": "tozero"}, y)
     for item, points in found:
-        fig.add_scatter(
-            x=[short(place) for place, _ in points],
-            y=[short(loss) for _, loss in points],
-            mode="lines" if len(points) > 1 else "markers",
-            line={"color": item.colour, "dash": item.dash, "width": 2},
-            name=item.tick,
-            hovertemplate="loss %{y:.4g} at %{x:.4~g}" + NAMED,
-        )
+        _add_curve(fig, item, points, "loss %{y:.4g} at %{x:.4~g}", mode="lines" if len(points) > 1 else "markers")
     window = max(_window(item.run) for item, _ in found)
     caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
     caption += " The scale of the loss is logarithmic." if steep else ""
@@ -76,6 +70,12 @@ def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Draw
         [item.name, f"{points[0][1]:.4g}", f"{points[-1][1]:.4g}", f"{points[-1][0]:,.4g}"] for item, points in found
     ]
     return Drawing(fig, caption, ("strategy", "first loss", "last loss", unit_name), rows)
+
+
+def _add_curve(fig: go.Figure, item: Series, points: Points, hover: str, **more: Any) -> None:
+    x, y = ([short(value) for value in values] for values in zip(*points, strict=True))
+    line = {"color": item.colour, "dash": item.dash, "width": 2}
+    fig.add_scatter(x=x, y=y, line=line, name=item.tick, hovertemplate=hover + NAMED, **more)
 
 
 NO_LOSS = "No run recorded the loss of its steps."
@@ -108,15 +108,8 @@ def accuracy_chart(found: list[tuple[Series, Points]]) -> Drawing:
     else:
         fig, title = figure(220, {"title": "epochs", "dtick": 1 if longest <= 20 else None}, unit), None
         for item, points in found:
-            fig.add_scatter(
-                x=[epoch for epoch, _ in points],
-                y=[short(value) for _, value in points],
-                mode="lines+markers",
-                line={"color": item.colour, "dash": item.dash, "width": 2},
-                marker={"symbol": item.symbol, "size": 8, "color": item.colour},
-                name=item.tick,
-                hovertemplate="%{y:.2f} % after epoch %{x}" + NAMED,
-            )
+            marker = {"symbol": item.symbol, "size": 8, "color": item.colour}
+            _add_curve(fig, item, points, "%{y:.2f} % after epoch %{x}", mode="lines+markers", marker=marker)
     rows = [[item.name, *(f"{value:.2f} %" for _, value in (points[0], points[-1]))] for item, points in found]
     return Drawing(fig, "The scale does not begin at zero.", ("strategy", "first", "last"), rows, title)
 
@@ -148,7 +141,6 @@ def _per_class(run: Run) -> dict[str, float]:
 
 @chart("classes", "Test accuracy of every class", _per_class, "No run recorded the accuracy of each class.")
 def classes_chart(found: list[tuple[Series, dict[str, float]]]) -> Drawing:
-    """Test accuracy of every class, one line a run."""
     every = list(dict.fromkeys(name for _, shares in found for name in shares))
     lowest, where, under = min((share, name, item.name) for item, shares in found for name, share in shares.items())
     caption = f"Lowest: {percent(lowest, 1)} on class {where} under {under}."

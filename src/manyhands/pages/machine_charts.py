@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from ..record.run import Run
-from .chart import NAMED, SURFACE, TEXT, Drawing, Series, chart, heatmap, rows_figure, short
+from .chart import NAMED, SURFACE, TEXT, Drawing, Series, add_bars, chart, heatmap, rows_figure, short
 from .figures import memory_text, number, speed, speeds, spread
 
 RANKS = 8  # so many ranks fit a row of bars; of more, the lowest, the middle and the highest are shown
@@ -20,19 +20,8 @@ def speed_chart(found: list[tuple[Series, float]]) -> Drawing:
     fastest = max(middle for _, middle in found)
     for row, (item, middle) in enumerate(found):
         rounds, roomy, text = speeds(item.run), middle > fastest / 3, f"<b>{middle:,.0f}</b>"
-        fig.add_bar(
-            x=[short(middle)],
-            y=[row],
-            orientation="h",
-            width=0.62,
-            marker={"color": item.fill},
-            text=text if roomy else "",
-            textposition="inside",
-            insidetextanchor="start",
-            textfont={"color": SURFACE},
-            name=item.safe,
-            hovertemplate="%{x:,.0f} samples/s" + NAMED,
-        )
+        inside = {"name": item.safe, "text": text if roomy else ""}
+        add_bars(fig, [row], [middle], 0.62, {"color": item.fill}, "%{x:,.0f} samples/s" + NAMED, **inside)
         fig.add_scatter(
             x=[short(value) for value in rounds],
             y=[row] * len(rounds),
@@ -83,18 +72,15 @@ def memory_chart(found: list[tuple[Series, list[tuple[str, float]]]]) -> Drawing
     ticks = [item.tick for item, _ in found]
     fig = rows_figure(int(24 * (end + GAP)), x, ticks, middles, tops, showlegend=False)
     fig.update_yaxes(range=[end - 0.3, -1.0])
-    fig.add_bar(
-        x=[short(value / size) for *_, value in bars],
-        y=places,
-        orientation="h",
-        width=0.84,
-        marker={"color": [item.fill for item, *_ in bars]},
+    add_bars(
+        fig,
+        places,
+        [value / size for *_, value in bars],
+        0.84,
+        {"color": [item.fill for item, *_ in bars]},
+        "%{text}<extra>%{customdata}</extra>",
         text=[f"{escape(rank)}: {memory_text(value)}" for _, rank, value in bars],
-        textposition="inside",
-        insidetextanchor="start",
-        textfont={"color": SURFACE},
         customdata=[item.safe for item, *_ in bars],
-        hovertemplate="%{text}<extra>%{customdata}</extra>",
     )
     caption = "The most a rank held at any moment of its run; rank 0 evaluates too."
     if any(len(item.run.per_rank) > RANKS for item, _ in found):
@@ -118,7 +104,6 @@ def _usage(run: Run) -> dict[Device, float]:
 
 @chart("usage", "Use of every core and GPU", _usage, "No run recorded the use of cores and GPUs.", half=True)
 def usage_chart(found: list[tuple[Series, dict[Device, float]]]) -> Drawing:
-    """Mean use of every core and GPU while a run trained."""
     devices = sorted({device for _, use in found for device in use})
     names = [name for *_, name in devices]
     cells = [[use.get(device) for device in devices] for _, use in found]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..record.run import SCHEMA, Run
-from ..record.slow_rank import slow_one
+from ..record.slow_rank import slow_name
 from .figures import kind, memory_text, number
 
 Named = Sequence[tuple[str, Run]]
@@ -130,7 +130,7 @@ def _slow(run: Run) -> str | None:
         return None
     behind = _unit(run.slow_rank.get("behind_ms"), "ms")
     late = f", {behind} behind the others per step" if behind else ""
-    return f"{slow_one(run.slow_rank)} in {run.slow_rank.get('phase')}{late}"
+    return f"{slow_name(run.slow_rank)} in {run.slow_rank.get('phase')}{late}"
 
 
 def commands(named: Named) -> dict[str, list[str]]:

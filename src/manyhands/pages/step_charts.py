@@ -11,10 +11,10 @@ from .chart import (
     MUTED,
     NARROW_LEGEND,
     PATTERNS,
-    SURFACE,
     Chart,
     Drawing,
     Series,
+    add_bars,
     chart,
     phase_marker,
     rows_figure,
@@ -28,33 +28,25 @@ Phases = dict[str, float]
 
 @chart("phases", "Where a step's time goes", phase_times, "No run recorded the phases of its steps.")
 def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
-    """Where a step's time goes: the phases of every run, stacked."""
     used = [phase for phase in PHASES if any(times[phase] for _, times in found)]
     longest = max(sum(times.values()) for _, times in found)
-    fig = rows_figure(
-        40 * len(found),
-        {"title": "milliseconds per step"},
-        [item.tick for item, _ in found],
-        barmode="stack",
-        legend=NARROW_LEGEND,
-    )
+    x, ticks = {"title": "milliseconds per step"}, [item.tick for item, _ in found]
+    fig = rows_figure(40 * len(found), x, ticks, barmode="stack", legend=NARROW_LEGEND)
     for phase in used:
         values = [times[phase] for _, times in found]
-        fig.add_bar(
-            x=[short(value) for value in values],
-            y=list(range(len(found))),
-            orientation="h",
-            width=0.62,
-            marker=phase_marker(phase),
+        add_bars(
+            fig,
+            range(len(found)),
+            values,
+            0.62,
+            phase_marker(phase),
+            "%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
+            name=phase,
             text=[f"{value:.1f}" if value > longest / 12 and not PATTERNS[phase] else "" for value in values],
-            textposition="inside",
             insidetextanchor="middle",
             textangle=0,
             constraintext="none",
-            textfont={"color": SURFACE},
-            name=phase,
             customdata=[[item.safe, percent(times[phase] / sum(times.values()))] for item, times in found],
-            hovertemplate="%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
         )
     hiding = [(row, item, times) for row, (item, times) in enumerate(found) if _hidden(item)]
     if hiding:
@@ -70,16 +62,16 @@ def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
 def _add_hidden(fig: Any, hiding: Sequence[tuple[int, Series, Phases]]) -> None:
     """Hidden communication as a thin bar under the backward it ran behind: it adds nothing to the step."""
     before = PHASES[: PHASES.index("backward")]
-    fig.add_bar(
-        x=[short(_hidden(item)) for _, item, _ in hiding],
-        y=[row + 0.4 for row, _, _ in hiding],
+    add_bars(
+        fig,
+        [row + 0.4 for row, _, _ in hiding],
+        [_hidden(item) for _, item, _ in hiding],
+        0.14,
+        phase_marker("communication"),
+        "communication behind backward: %{x:.3~g} ms<extra>%{customdata}</extra>",
         base=[short(sum(times[phase] for phase in before)) for _, _, times in hiding],
-        orientation="h",
-        width=0.14,
-        marker=phase_marker("communication"),
         name="overlapped",
         customdata=[item.safe for _, item, _ in hiding],
-        hovertemplate="communication behind backward: %{x:.3~g} ms<extra>%{customdata}</extra>",
     )
 
 
@@ -143,26 +135,21 @@ def _timeline(item: Series, everything: Sequence[Span]) -> Drawing:
     steps = [span.step for span in spans]
     used = [phase for phase in PHASES if any(span.phase == phase for span in spans)]
     who = {rank: _who(item.run, rank) for rank in ranks}
-    fig = rows_figure(
-        46 * len(ranks),
-        {"title": "milliseconds", "range": [0, short(finish - begin)]},
-        list(who.values()),
-        barmode="overlay",
-        legend=NARROW_LEGEND,
-    )
+    x = {"title": "milliseconds", "range": [0, short(finish - begin)]}
+    fig = rows_figure(46 * len(ranks), x, list(who.values()), barmode="overlay", legend=NARROW_LEGEND)
     hidden = _behind(spans)
     for phase in used:
         mine = [(span, index in hidden) for index, span in enumerate(spans) if span.phase == phase]
-        fig.add_bar(
+        add_bars(
+            fig,
+            [ranks.index(span.rank) + (0.33 if thin else 0) for span, thin in mine],
+            [min(span.end, finish) - max(span.start, begin) for span, _ in mine],
+            [0.16 if thin else 0.46 for _, thin in mine],
+            {**phase_marker(phase), "line": {"width": 0}},
+            "%{fullData.name}: %{customdata[0]} ms<extra>%{customdata[1]}, step %{customdata[2]}</extra>",
             base=[short(max(span.start, begin) - begin) for span, _ in mine],
-            x=[short(min(span.end, finish) - max(span.start, begin)) for span, _ in mine],
-            y=[ranks.index(span.rank) + (0.33 if thin else 0) for span, thin in mine],
-            width=[0.16 if thin else 0.46 for _, thin in mine],
-            orientation="h",
-            marker={**phase_marker(phase), "line": {"width": 0}},
             name=phase,  # below, the whole length of a span, also of one that is cut at the edge of the chart
             customdata=[[f"{span.end - span.start:.3g}", who[span.rank], span.step] for span, _ in mine],
-            hovertemplate="%{fullData.name}: %{customdata[0]} ms<extra>%{customdata[1]}, step %{customdata[2]}</extra>",
         )
     _add_step_marks(fig, everything, ranks, begin, finish)
     caption = f"Steps {min(steps)} to {max(steps)}; a stroke marks where a rank begins a step."

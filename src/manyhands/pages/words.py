@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..record.run import Run
-from ..record.slow_rank import slow_one
+from ..record.slow_rank import slow_name
 from .comparing import baselines, measured, names, relation, setting, speedup, surely_same
 from .figures import accuracy, kind, largest_phase, number, percent, speed, speeds
 
@@ -132,7 +132,7 @@ class _Comparison:
         cases: dict[tuple[str, object], list[Run]] = {}
         for run in self.runs:
             if run.slow_rank:
-                cases.setdefault((slow_one(run.slow_rank), run.slow_rank.get("phase")), []).append(run)
+                cases.setdefault((slow_name(run.slow_rank), run.slow_rank.get("phase")), []).append(run)
         return [
             f"Under {_join([self.name(run) for run in found])}, {who} is slow in `{phase}`{_lags(found)}."
             for (who, phase), found in cases.items()

@@ -43,18 +43,6 @@ IDLE = [PHASES.index("communication"), PHASES.index("wait")]
 WORK = [number for number, name in enumerate(PHASES) if name not in ("communication", "wait", "other")]
 
 
-class Verdict(NamedTuple):
-    """Who is slow in a stretch of a fit."""
-
-    place: int  # of the process: servers come after the ranks
-    behind: float  # nanoseconds
-    excess: np.ndarray  # in every phase, over the mean of its peers
-
-    @property
-    def phase(self) -> int:
-        return max(WORK, key=lambda number: self.excess[number])
-
-
 class Finding(NamedTuple):
     """Rank (or server), phase and milliseconds per step behind the others; None where nobody stands out."""
 
@@ -66,20 +54,16 @@ def slow_rank(figures: Sequence[dict[str, Any]], ranks: int) -> Finding:
     """Out of what every process measured, with its `marks`; servers come after the ranks."""
     tracks = [np.array(item["marks"], dtype=np.float64) for item in figures]
     whole = np.array([track[-1] - track[0] for track in tracks])
-    verdict = _judge(whole, figures, ranks)
-    if verdict is None:
+    fit = _Fit([item for item in figures if item["rank"] < ranks])
+    behind = fit.slowest(whole)
+    if behind is None:
         return Finding(None, None)
-    suspect = _shown(verdict, whole, figures, ranks)
-    short = min(map(len, tracks)) <= FEWEST
-    return Finding(suspect, suspect if short or _lasts(verdict, tracks, figures, ranks) else None)
-
-
-def _shown(verdict: Verdict, whole: np.ndarray, figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"rank": figures[verdict.place]["rank"]}
-    if found["rank"] >= ranks:
-        found = {"rank": None, "server": found["rank"] - ranks}
+    number = figures[behind.process]["rank"]
+    suspect: dict[str, Any] = {"rank": number} if number < ranks else {"rank": None, "server": number - ranks}
     steps = max(1.0, whole[:ranks, MADE].mean())
-    return {**found, "phase": PHASES[verdict.phase], "behind_ms": float(verdict.behind / steps / 1e6)}
+    suspect |= {"phase": PHASES[behind.phase], "behind_ms": float(behind.nanoseconds / steps / 1e6)}
+    short = min(map(len, tracks)) <= FEWEST
+    return Finding(suspect, suspect if short or fit.lasts(behind, tracks) else None)
 
 
 def agreed(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -94,112 +78,118 @@ def agreed(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     return None
 
 
-def slow_one(found: Mapping[str, Any]) -> str:
+def slow_name(found: Mapping[str, Any]) -> str:
     """How the slow one is called: `rank 1`, or `server 0`."""
     return f"server {found['server']}" if found.get("server") is not None else f"rank {found.get('rank')}"
 
 
-def _lasts(verdict: Verdict, tracks: Sequence[np.ndarray], figures: Sequence[dict[str, Any]], ranks: int) -> bool:
-    """Whether most quarters of the fit say the same, and it is behind by more than it varies by chance."""
-    lockstep = _in_lockstep(figures[:ranks])
-    quarters = [_judge(part, figures, ranks) for part in _parts(tracks, PARTS, lockstep, ranks)]
-    if PARTS * sum(_agrees(quarter, verdict) for quarter in quarters) < AGREEING * len(quarters):
-        return False
-    lags = []
-    for part in _parts(tracks, min(FINE_PARTS, *(len(track) - 1 for track in tracks)), lockstep, ranks):
-        phases, stolen = _for_equal_work(part[:ranks], figures[:ranks])
-        work = (phases[:, WORK].sum(axis=1) - stolen) / part[:ranks, MADE].mean()
-        lags.append(work[verdict.place] - np.delete(work, verdict.place).mean() if verdict.place < ranks else 1.0)
-    return len(lags) < 2 or bool(np.mean(lags) >= SURE * np.std(lags, ddof=1) / np.sqrt(len(lags)))
+class _Behind(NamedTuple):
+    """Who is slow in a stretch of a fit."""
+
+    process: int  # its place among all: servers come after the ranks
+    nanoseconds: float
+    excess: np.ndarray  # in every phase, over the mean of its peers
+
+    @property
+    def phase(self) -> int:
+        return max(WORK, key=lambda number: self.excess[number])
 
 
-def _parts(tracks: Sequence[np.ndarray], number: int, lockstep: bool, ranks: int) -> list[np.ndarray]:
-    """What every process did in equal parts of the steps, or of the time: clocks start and stop together.
+class _Fit:
+    """How the ranks of a fit keep step. A stretch of it is an array of processes x columns of their marks."""
 
-    Parts in which a rank did nothing, because it was done or others had taken its shares, are left out.
-    """
-    cuts = []
-    for track in tracks:
-        at = track[:, MADE] if lockstep else track[:, : len(PHASES)].sum(axis=1)
-        edges = np.linspace(at[0], at[-1], number + 1)
-        cuts.append(np.diff([np.interp(edges, at, column) for column in track.T], axis=1))
-    parts = [np.array([cut[:, part] for cut in cuts]) for part in range(number)]
-    return [part for part in parts if part[:ranks, MADE].min() > SOME]
+    def __init__(self, training: Sequence[dict[str, Any]]):
+        self.ranks = len(training)
+        self.lockstep = all(item["lockstep"] for item in training)
+        self.stages = any(item["repeats"] for item in training)
+
+    def slowest(self, stretch: np.ndarray) -> _Behind | None:
+        found = [self._slowest_rank(stretch[: self.ranks]), self._slowest_server(stretch)]
+        return max((one for one in found if one is not None), key=lambda one: one.nanoseconds, default=None)
+
+    def lasts(self, whole: _Behind, tracks: Sequence[np.ndarray]) -> bool:
+        """Whether most quarters of the fit say the same, and it is behind by more than it varies by chance."""
+        quarters = [self.slowest(part) for part in self._parts(tracks, PARTS)]
+        if PARTS * sum(_agrees(quarter, whole) for quarter in quarters) < AGREEING * len(quarters):
+            return False
+        if whole.process >= self.ranks:
+            return True
+        lags = []
+        for part in self._parts(tracks, min(FINE_PARTS, *(len(track) - 1 for track in tracks))):
+            phases, stolen = self._for_equal_work(part[: self.ranks])
+            work = (phases[:, WORK].sum(axis=1) - stolen) / part[: self.ranks, MADE].mean()
+            lags.append(work[whole.process] - np.delete(work, whole.process).mean())
+        return len(lags) < 2 or bool(np.mean(lags) >= SURE * np.std(lags, ddof=1) / np.sqrt(len(lags)))
+
+    def _parts(self, tracks: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
+        """What every process did in equal parts of the steps, or of the time: clocks start and stop together.
+
+        Parts in which a rank did nothing, because it was done or others had taken its shares, are left out.
+        """
+        cuts = []
+        for track in tracks:
+            at = track[:, MADE] if self.lockstep else track[:, : len(PHASES)].sum(axis=1)
+            edges = np.linspace(at[0], at[-1], number + 1)
+            cuts.append(np.diff([np.interp(edges, at, column) for column in track.T], axis=1))
+        parts = [np.array([cut[:, part] for cut in cuts]) for part in range(number)]
+        return [part for part in parts if part[: self.ranks, MADE].min() > SOME]
+
+    def _for_equal_work(self, stretch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Phases, and the time without a core, as if every rank had made as many shares; in lockstep they have."""
+        made = np.ones(len(stretch)) if self.lockstep else np.maximum(stretch[:, MADE], SOME)
+        scale = made.mean() / made
+        return stretch[:, : len(PHASES)] * scale[:, None], stretch[:, STOLEN] * scale
+
+    def _slowest_rank(self, stretch: np.ndarray) -> _Behind | None:
+        total = _step_time(stretch)
+        if self.ranks < 2 or total <= 0:
+            return None
+        phases, stolen = self._for_equal_work(stretch)
+        late = stretch[:, LATE]
+        if self.lockstep and not self.stages and late.any():
+            slowest = int(late.argmax())
+            turns = np.delete(late, slowest).max()  # others come last as well, now and then
+            found = _own(slowest, float(late[slowest] - turns), phases, stolen, LATE_SHARE * total)
+            if found is not None:
+                return found._replace(nanoseconds=found.nanoseconds + float(turns))
+        work, idle = phases[:, WORK].sum(axis=1), phases[:, IDLE].sum(axis=1)
+        slowest = int(work.argmax())
+        behind = work[slowest] - np.delete(work, slowest).max()
+        if self.lockstep:
+            behind = min(behind, np.delete(idle, slowest).mean() - idle[slowest])
+        return _own(slowest, float(behind), phases, stolen, (STAGE_SHARE if self.stages else WORK_SHARE) * total)
+
+    def _slowest_server(self, stretch: np.ndarray) -> _Behind | None:
+        training, serving = stretch[: self.ranks], stretch[self.ranks :]
+        if not len(serving) or not len(training):
+            return None
+        phases = serving[:, : len(PHASES)]
+        if len(serving) == 1:
+            behind = float(training[:, UPDATE].mean())
+            return _Behind(self.ranks, behind, phases[0]) if behind > ALONE_SHARE * _step_time(training) else None
+        updates = phases[:, UPDATE]
+        slowest = int(updates.argmax())
+        behind = float(updates[slowest] - np.delete(updates, slowest).max())
+        found = _own(slowest, behind, phases, serving[:, STOLEN], WORK_SHARE * _step_time(training))
+        return found and found._replace(process=self.ranks + slowest)
 
 
-def _agrees(part: Verdict | None, whole: Verdict) -> bool:
+def _step_time(training: np.ndarray) -> float:
+    return float(training[:, : len(PHASES)].sum(axis=1).mean())
+
+
+def _agrees(part: _Behind | None, whole: _Behind) -> bool:
     """The same process, and behind in the same phase (not by much less than in any other)."""
     return (
         part is not None
-        and part.place == whole.place
+        and part.process == whole.process
         and part.excess[whole.phase] >= 0.5 * max(part.excess[number] for number in WORK)
     )
 
 
-def _judge(stretch: np.ndarray, figures: Sequence[dict[str, Any]], ranks: int) -> Verdict | None:
-    """Of one stretch (processes x columns)."""
-    training = [number for number, item in enumerate(figures) if item["rank"] < ranks]
-    serving = [number for number, item in enumerate(figures) if item["rank"] >= ranks]
-    found = [
-        _slowest_rank(stretch[training], [figures[number] for number in training]),
-        _slowest_server(stretch[serving], stretch[training], len(training)),
-    ]
-    return max((verdict for verdict in found if verdict is not None), key=lambda one: one.behind, default=None)
-
-
-def _slowest_rank(stretch: np.ndarray, training: Sequence[dict[str, Any]]) -> Verdict | None:
-    total = stretch[:, : len(PHASES)].sum(axis=1).mean()
-    if len(training) < 2 or total <= 0:
-        return None
-    phases, stolen = _for_equal_work(stretch, training)
-    stages, lockstep = any(item.get("repeats") for item in training), _in_lockstep(training)
-    late = stretch[:, LATE]
-    if lockstep and not stages and late.any():
-        slowest = int(late.argmax())
-        turns = np.delete(late, slowest).max()  # others come last as well, now and then
-        found = _own(slowest, float(late[slowest] - turns), phases, stolen, LATE_SHARE * total)
-        if found is not None:
-            return found._replace(behind=found.behind + float(turns))
-    work, idle = phases[:, WORK].sum(axis=1), phases[:, IDLE].sum(axis=1)
-    slowest = int(work.argmax())
-    behind = work[slowest] - np.delete(work, slowest).max()
-    if lockstep:
-        behind = min(behind, np.delete(idle, slowest).mean() - idle[slowest])
-    return _own(slowest, float(behind), phases, stolen, (STAGE_SHARE if stages else WORK_SHARE) * total)
-
-
-def _in_lockstep(training: Sequence[dict[str, Any]]) -> bool:
-    return all(item["lockstep"] for item in training)
-
-
-def _for_equal_work(stretch: np.ndarray, training: Sequence[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Phases, and the time without a core, as if every rank had made as many shares; in lockstep they have."""
-    phases, stolen = stretch[:, : len(PHASES)], stretch[:, STOLEN]
-    if _in_lockstep(training):
-        return phases, stolen
-    made = np.maximum(stretch[:, MADE], SOME)
-    scale = made.mean() / made
-    return phases * scale[:, None], stolen * scale
-
-
-def _slowest_server(serving: np.ndarray, training: np.ndarray, ranks: int) -> Verdict | None:
-    if not len(serving) or not len(training):
-        return None
-    total = training[:, : len(PHASES)].sum(axis=1).mean()
-    phases = serving[:, : len(PHASES)]
-    updates = phases[:, UPDATE]
-    if len(serving) == 1:
-        behind = float(training[:, UPDATE].mean())
-        return Verdict(ranks, behind, phases[0]) if behind > ALONE_SHARE * total else None
-    slowest = int(updates.argmax())
-    behind = updates[slowest] - np.delete(updates, slowest).max()
-    found = _own(slowest, float(behind), phases, serving[:, STOLEN], WORK_SHARE * total)
-    return found and found._replace(place=ranks + slowest)
-
-
-def _own(slowest: int, behind: float, phases: np.ndarray, stolen: np.ndarray, least: float) -> Verdict | None:
-    """A verdict, if it is still behind once the time without a core, beyond that of its peers, is taken off."""
+def _own(slowest: int, behind: float, phases: np.ndarray, stolen: np.ndarray, least: float) -> _Behind | None:
+    """Who is slow, if it is still behind once the time without a core, beyond that of its peers, is taken off."""
     behind -= max(0.0, float(stolen[slowest] - np.delete(stolen, slowest).mean()))
     if behind < least or behind <= 0:
         return None
-    return Verdict(slowest, behind, phases[slowest] - np.delete(phases, slowest, axis=0).mean(axis=0))
+    return _Behind(slowest, behind, phases[slowest] - np.delete(phases, slowest, axis=0).mean(axis=0))

@@ -15,24 +15,26 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     """The record's figures of time, phases, bytes and losses from the ranks' own (servers come after the ranks)."""
     training = [item for item in figures if item["rank"] < ranks]
     steps = max(item["steps"] for item in training)
-    samples = sum(item["samples"] for item in training if not item.get("repeats"))  # a stage sees samples of others
+    samples = sum(item["samples"] for item in training if not item["repeats"])  # a stage sees samples of others
     phases = np.array([item["phases"] for item in training], dtype=np.float64)  # nanoseconds
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)
-    durations = _step_durations(training)
+    sums, counts = sum_losses(figures, 0, steps)
     slow = slow_rank(figures, ranks)
     return {
         "steps": steps,
         "samples": samples,
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
-        "step_ms": _spread(durations),
-        "losses": merge_losses(figures, steps),
+        "step_ms": _step_ms(training),
+        "losses": [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)],
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
         "per_rank": [row for item in training for row in _rows(item)],
-        "servers": [_server(item, ranks, per_step) for item in figures if item["rank"] >= ranks],
+        "servers": [
+            {"server": item["rank"] - ranks, **_measured(item, steps)} for item in figures if item["rank"] >= ranks
+        ],
         "slow_rank": slow.named,
         "suspect": slow.suspect,
     }
@@ -43,37 +45,18 @@ def _rows(item: dict[str, Any]) -> list[dict[str, Any]]:
 
     A rank's phases are per step that it made: a slow one that gave some of its shares away is no less slow for it.
     """
-    phases = _per_step(item, 1e6 * max(item["made"], 1))
-    row = {
-        "rank": item["rank"],
-        "device": item["device"],
-        "host": item["host"],
-        "phases_ms": phases,
-        "peak_memory_bytes": item["peak_memory_bytes"],
-        "samples": item["samples"],
-    }
-    replicas = item["extra"].get("replicas")
-    return [{**row, **replica} for replica in replicas] if replicas else [row]
+    who = {"rank": item["rank"], "device": item["device"]}
+    row = {**who, **_measured(item, item["made"]), "samples": item["samples"]}
+    return [{**row, **replica} for replica in item["extra"].get("replicas") or [{}]]
 
 
-def _server(item: dict[str, Any], ranks: int, per_step: float) -> dict[str, Any]:
-    """A server's row: how long it worked on updates, moved bytes and waited for ranks, per step of the run."""
+def _measured(item: dict[str, Any], steps: int) -> dict[str, Any]:
+    phases = zip(PHASES, item["phases"], strict=True)
     return {
-        "server": item["rank"] - ranks,
         "host": item["host"],
-        "phases_ms": _per_step(item, per_step),
+        "phases_ms": {name: value / (1e6 * max(steps, 1)) for name, value in phases},
         "peak_memory_bytes": item["peak_memory_bytes"],
     }
-
-
-def _per_step(item: dict[str, Any], nanoseconds: float) -> dict[str, float]:
-    return {name: value / nanoseconds for name, value in zip(PHASES, item["phases"], strict=True)}
-
-
-def merge_losses(figures: Sequence[dict[str, Any]], steps: int) -> list[float | None]:
-    """The global mean loss of each step: sums over ranks divided by the samples behind them."""
-    sums, counts = sum_losses(figures, 0, steps)
-    return [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
 
 
 def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,20 +70,15 @@ def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tup
     return sums, counts
 
 
-def _step_durations(training: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Milliseconds of each step, the mean over ranks."""
+def _step_ms(training: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """How long steps took, each the mean over ranks."""
     ends = [np.asarray(item["step_ends"], dtype=np.float64) for item in training if item["step_ends"]]
     if not ends:
-        return np.zeros(0)
-    shortest = min(len(item) for item in ends)
-    return np.mean([np.diff(item[:shortest], prepend=0.0) for item in ends], axis=0) / 1e6
-
-
-def _spread(durations: np.ndarray) -> dict[str, float] | None:
-    if not len(durations):
         return None
-    low, middle, high = np.percentile(durations, [10, 50, 90])
-    return {"median": float(middle), "p10": float(low), "p90": float(high)}
+    shortest = min(len(item) for item in ends)
+    durations = np.mean([np.diff(item[:shortest], prepend=0.0) for item in ends], axis=0) / 1e6
+    low, middle, high = np.percentile(durations, [10, 50, 90]).tolist()
+    return {"median": middle, "p10": low, "p90": high}
 
 
 def timeline(figures: Sequence[dict[str, Any]], most: int = 4000) -> list[dict[str, Any]]:

@@ -22,15 +22,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..data.order import Shard
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job
-from .pieces.batch_rules import BatchRules
+from .pieces.batch_rules import BatchRules, ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
+from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
 from .pieces.replicas import DataParallelCriterion, DataParallelModel, normalised
 
 
@@ -59,9 +58,6 @@ class BalancedDataParallel(Strategy):
 
     def prepare(self, job: Job) -> ReplicaRules:
         return replica_rules(self, job, gathers=False)
-
-    def feed(self, rank: Rank) -> Shard:
-        return Shard(0, 1)  # the whole batch: replicas split it among themselves
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         rules: BatchRules = job.prepared.batch

@@ -18,10 +18,10 @@ from ..errors import Refused
 from ..record.run import option_text
 from .job import Job
 from .pieces.rank_model import full_weights
-from .pieces.updater import Updater
 
 if TYPE_CHECKING:
     from ..world.rank import Rank
+    from .pieces.updater import Updater
 
 
 class Loss(NamedTuple):
@@ -140,8 +140,11 @@ class Strategy(ABC):
         return None
 
     def feed(self, rank: Rank) -> Shard | None:
-        """Which samples this process reads; None for one that reads none."""
-        return Shard(rank.index, self.ranks, fixed=self.traits.partition == "fixed")
+        """Which samples this process reads; None for one that only serves."""
+        if rank.serves:
+            return None
+        readers = min(self.ranks, processes(self))  # where ranks are threads, their process reads for all
+        return Shard(rank.index, readers, fixed=self.traits.partition == "fixed")
 
     @abstractmethod
     def setup(self, job: Job, rank: Rank) -> Worker: ...
@@ -174,6 +177,9 @@ def admit(strategy: Strategy, job: Job, devices: Sequence[torch.device]) -> None
             strategy, "does not keep the model whole, so it cannot be compiled (compile=True); use single or ddp"
         )
     strategy.check(job)
+    apart = divides(strategy) and traits.shards_batch and not traits.joins_batchnorm
+    if apart and job.settings.sync_batchnorm and job.has_batchnorm:
+        raise refuse(strategy, "does not join BatchNorm over ranks (sync_batchnorm); use ddp")
 
 
 def check_stream(strategy: Strategy, job: Job, survive: bool) -> None:

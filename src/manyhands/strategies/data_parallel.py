@@ -25,13 +25,13 @@ from typing import Any
 from torch import Tensor
 
 from ..data import nest
-from ..data.order import Shard
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job
+from .pieces.batch_rules import ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaRules, ReplicaWorker, check_replicas, replica_devices, replica_rules
+from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
 from .pieces.replicas import DataParallelModel, Outputs
 
 
@@ -51,22 +51,19 @@ class DataParallel(Strategy):
     def prepare(self, job: Job) -> ReplicaRules:
         return replica_rules(self, job, gathers=True)
 
-    def feed(self, rank: Rank) -> Shard:
-        return Shard(0, 1)  # the whole batch: replicas split it among themselves
-
     def setup(self, job: Job, rank: Rank) -> Worker:
         rules: ReplicaRules = job.prepared
         model = DataParallelModel(
             place_model(job, rank),
             replica_devices(rank, self.ranks),
-            meter=rank.clock,
+            clock=rank.clock,
             rule=rules.batch.input,
             output_rule=rules.output,
         )
 
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)
-            worker.gathered_bytes = sum(tensor.numel() * tensor.element_size() for tensor in nest.leaves(gathered))
+            worker.gathered_bytes = sum(tensor.nbytes for tensor in nest.leaves(gathered))
             return job.task.loss(gathered, target)
 
         worker = ReplicaWorker(job, rank, model, loss)

@@ -17,6 +17,7 @@ global count, buckets keep their order. Paper: Li et al., "PyTorch Distributed: 
 Data Parallel Training", VLDB 2020.
 """
 
+# annotations stay objects here: torch compares those of a communication hook with its own
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -31,12 +32,12 @@ from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker
+from .contract import Strategy, Traits, Worker
 from .job import Job
-from .pieces.batchnorm import mark_empty, share_batchnorm
-from .pieces.rank_model import WithLoss, place_model, spread_over_devices
-from .pieces.reached import may_miss
-from .pieces.worker import OrdinaryWorker
+from .pieces.batchnorm import share_batchnorm
+from .pieces.rank_model import place_model, spread_over_devices
+from .pieces.with_loss import WithLoss, may_miss
+from .pieces.worker import OrdinaryWorker, WrappedWorker
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,15 @@ class DDP(Strategy):
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         model = place_model(job, rank)
-        if job.settings.sync_batchnorm:
-            share_batchnorm(model)
         if not dist.is_initialized():  # a lone rank has nobody to sum with
             return OrdinaryWorker(job, rank, model, model)
+        if job.settings.sync_batchnorm:
+            share_batchnorm(model)
         return DDPWorker(self, job, rank, model)
 
 
-class DDPWorker(OrdinaryWorker):
+class DDPWorker(WrappedWorker):
     """The ordinary step around torch's wrapper, with a hook that sums, counts and times."""
-
-    not_captured = Worker.not_captured
 
     def __init__(self, strategy: DDP, job: Job, rank: Rank, model: nn.Module):
         self.may_miss = strategy.find_unused or may_miss(job)
@@ -84,19 +83,9 @@ class DDPWorker(OrdinaryWorker):
             gradient_as_bucket_view=True,
         )
         settle_buckets(wrapped)
-        self.traffic = Traffic(rank)
-        wrapped.register_comm_hook(None, self.traffic.sum_bucket)
-        super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.traffic.settle)
-
-    def step(self, batch: Batch | None) -> Loss | None:
-        assert batch is not None
-        self.traffic.empty = batch.count == 0
-        mark_empty(self.plain, batch.count == 0)
-        return super().step(batch)
-
-    def loss_of(self, batch: Batch) -> Tensor:
-        loss: Tensor = self.model(batch.input, batch.target)
-        return loss
+        self.buckets = BucketSums(rank, self)
+        wrapped.register_comm_hook(None, self.buckets.sum)
+        super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.buckets.settle)
 
     def add_gradient(self, batch: Batch) -> Tensor:
         loss = super().add_gradient(batch)
@@ -128,23 +117,22 @@ def settle_buckets(wrapped: DistributedDataParallel) -> None:
         parameter.grad = None
 
 
-class Traffic:
+class BucketSums:
     """Sums gradient buckets and keeps apart what backward hides and what the step waits for.
 
     Backward ends when the last bucket has come back. Between the launch of the last bucket and that end
     nothing else happens on the rank: this is exposed communication. What ran before is overlapped.
     """
 
-    def __init__(self, rank: Rank):
-        self.rank = rank
-        self.empty = False  # this rank had no sample: its borrowed gradient is taken out
+    def __init__(self, rank: Rank, worker: "DDPWorker"):
+        self.rank, self.worker = rank, worker
         self._launched: list[int] = []
         self._returned: list[int] = []
         self._meeting: int | None = None
 
-    def sum_bucket(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def sum(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         buffer = bucket.buffer()
-        if self.empty:
+        if self.worker.empty:
             buffer.zero_()
         if buffer.is_complex():
             buffer = torch.view_as_real(buffer)  # sums of complex numbers are sums of their parts

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import nest
-from ..data.batches import Batch
 from ..data.process_state import seeded
 from ..errors import BadInput
 from ..model.fsdp_units import find_units
@@ -36,13 +35,15 @@ from ..model.optimizers import stand_in
 from ..world.default_ranks import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker, refuse
+from .contract import Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters
-from .pieces.batchnorm import mark_empty, share_batchnorm
-from .pieces.rank_model import WithLoss, place_model, spread_over_devices
-from .pieces.reached import Reaching, may_miss
-from .pieces.shard_collectives import Traffic
-from .pieces.worker import OrdinaryWorker
+from .pieces.batchnorm import share_batchnorm
+from .pieces.optimizer_state import change_state
+from .pieces.rank_model import place_model, spread_over_devices
+from .pieces.refusals import sparse_layer
+from .pieces.shard_collectives import AllGather, ReduceScatter
+from .pieces.with_loss import WithAllGradients, WithLoss, may_miss
+from .pieces.worker import OrdinaryWorker, WrappedWorker
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class FSDP(Strategy):
             raise refuse(self, f"sums gradients of one type, but parameters are {', '.join(sorted(kinds))}; use ddp")
         if self.ranks > 1:
             self._check_shards(job)
-        for name, module in job.model.named_modules():
-            if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                raise refuse(self, f'cannot shard sparse gradients (module "{name}"); use ddp or parameter_server')
+        if (sparse := sparse_layer(job.model)) is not None:
+            raise refuse(self, f'cannot shard sparse gradients (module "{sparse}"); use ddp or parameter_server')
 
     def _check_shards(self, job: Job) -> None:
         """What needs whole parameters: some optimizers, hooks, and a forward pass that writes them."""
@@ -121,14 +121,12 @@ class FSDP(Strategy):
         return FSDPWorker(job, rank, model)
 
 
-class FSDPWorker(OrdinaryWorker):
+class FSDPWorker(WrappedWorker):
     """The ordinary step on a sharded model; sums, counts and times what travels.
 
     `sharded` are the trained parameters as torch cuts them, by name; the optimizer has this rank's part of each as a plain
     parameter over the same memory.
     """
-
-    not_captured = Worker.not_captured
 
     def __init__(self, job: Job, rank: Rank, model: nn.Module):
         from torch.distributed.device_mesh import init_device_mesh
@@ -136,7 +134,7 @@ class FSDPWorker(OrdinaryWorker):
 
         kept_whole = {parameter for parameter in model.parameters() if parameter.dim() == 0}
         user_given = dict(trained_parameters(model))
-        root = Reaching(model, job.task.loss) if may_miss(job) else WithLoss(model, job.task.loss)
+        root = WithAllGradients(model, job.task.loss) if may_miss(job) else WithLoss(model, job.task.loss)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
         mesh = init_device_mesh(rank.device.type, (rank.processes,))
@@ -147,27 +145,16 @@ class FSDPWorker(OrdinaryWorker):
         fully_shard(
             root, mesh=mesh, reshard_after_forward=False, ignored_params=kept_whole
         )  # backward needs it at once
-        self.traffic = Traffic(rank)
         self.shards = [module for module in root.modules() if isinstance(module, FSDPModule)]
         for module in self.shards:
-            module.set_custom_all_gather(self.traffic.gather)  # type: ignore[arg-type]
-            module.set_custom_reduce_scatter(self.traffic.scatter)  # type: ignore[arg-type]
+            module.set_custom_all_gather(AllGather(rank))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(ReduceScatter(rank, self))  # type: ignore[arg-type]
             module.set_gradient_divide_factor(1.0)  # shards are weighted already: gradients are sums
             module.set_force_sum_reduction_for_comms(True)
         self.sharded = dict(trained_parameters(model))
         self._communicating = True
         own = [(name, stand_in(user_given[name], _local(p.detach()))) for name, p in self.sharded.items()]
         super().__init__(job, rank, root, model, self._held_back, self._take_gradients, self._norm, own)
-
-    def step(self, batch: Batch | None) -> Loss | None:
-        assert batch is not None
-        self.traffic.empty = batch.count == 0
-        mark_empty(self.plain, batch.count == 0)
-        return super().step(batch)
-
-    def loss_of(self, batch: Batch) -> Tensor:
-        loss: Tensor = self.model(batch.input, batch.target)
-        return loss
 
     def _take_gradients(self) -> None:
         """After a backward pass that summed them, the gradients of the shards are the optimizer's."""
@@ -178,8 +165,8 @@ class FSDPWorker(OrdinaryWorker):
             own.grad = None if parameter.grad is None else _local(parameter.grad)
             parameter.grad = None
         self._sum_whole()
-        if isinstance(self.model, Reaching):
-            self.model.forget_unreached(self.updater.named, self.rank, self.traffic.empty)
+        if isinstance(self.model, WithAllGradients):
+            self.model.forget_unreached(self.updater.named, self.rank, self.empty)
         if all(own.grad is None for _, own in self.updater.named):
             raise RuntimeError("no gradient reached a parameter, so nothing would be trained")
 
@@ -188,11 +175,11 @@ class FSDPWorker(OrdinaryWorker):
         held = [own for name, own in self.updater.named if not _is_cut(self.sharded[name])]
         if not held:
             return
-        empty = self.traffic.empty
-        found = [(own.grad, 1.0) if own.grad is not None and not empty else (own.new_zeros(()), 0.0) for own in held]
+        found = [
+            (own.grad, 1.0) if own.grad is not None and not self.empty else (own.new_zeros(()), 0.0) for own in held
+        ]
         buffer = torch.stack([torch.stack([value for value, _ in found]), held[0].new_tensor([m for _, m in found])])
-        with self.traffic.booked(buffer):
-            self.rank.all_reduce(buffer)
+        self.rank.all_reduce(buffer)
         for own, total, marks in zip(held, *buffer, strict=True):
             own.grad = total if marks else None
 
@@ -223,42 +210,30 @@ class FSDPWorker(OrdinaryWorker):
         for module in self.shards:
             module.reshard()
         state = self.plain.state_dict().items()
-        whole = {name: self._whole(value) for name, value in state if isinstance(value, Tensor)}
+        whole = {name: self._whole(value, _is_cut(value)) for name, value in state if isinstance(value, Tensor)}
         return whole if self.rank.index == 0 else None
 
     def state(self) -> dict[str, Any] | None:
-        state = self.updater.state()
         named = dict(self.updater.named)
-        whole = {
-            name: {key: self._joined(value, name, named[name]) for key, value in values.items()}
-            for name, values in state["optimizer"]["state"].items()
-        }
-        if self.rank.index != 0:
-            return None
-        return {**state, "optimizer": {"state": whole, "groups": state["optimizer"]["groups"]}}
 
-    def _joined(self, value: Any, name: str, own: Tensor) -> Any:
-        """State that has the shape of its shard, whole again; step counters and the like are equal everywhere."""
-        if not isinstance(value, Tensor) or value.shape != own.shape or not _is_cut(self.sharded[name]):
-            return value
-        parts = self.rank.gather(value.detach().to("cpu", copy=True))
-        return value if parts is None else torch.cat(parts)
+        def joined(name: str, value: Any) -> Any:
+            sharded = isinstance(value, Tensor) and value.shape == named[name].shape and _is_cut(self.sharded[name])
+            return self._whole(value, True) if sharded else value
 
-    def _whole(self, tensor: Tensor) -> Tensor:
+        whole = change_state(self.updater.state(), joined)
+        return whole if self.rank.index == 0 else None
+
+    def _whole(self, tensor: Tensor, cut: bool) -> Tensor:
         """All shards together on rank 0, on the CPU; every rank takes part, in the same order."""
         own = _local(tensor.detach()).to("cpu", copy=True)
-        parts = self.rank.gather(own) if _is_cut(tensor) else None
+        parts = self.rank.gather(own) if cut else None
         return own if parts is None else torch.cat(parts)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         for name, own in self.plain.state_dict().items():
             own.copy_(_sharded_like(weights[name], own))
-        cut = {
-            name: {key: _local(_sharded_like(value, self.sharded[name])) for key, value in values.items()}
-            for name, values in state["optimizer"]["state"].items()
-        }
-        self.updater.load({**state, "optimizer": {"state": cut, "groups": state["optimizer"]["groups"]}})
+        self.updater.load(change_state(state, lambda name, value: _local(_sharded_like(value, self.sharded[name]))))
 
 
 def _is_cut(tensor: Tensor) -> bool:

@@ -32,8 +32,10 @@ from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job
-from .pieces.rank_model import spread_over_devices
-from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from .pieces.optimizer_state import shareable_state
+from .pieces.refusals import check_choices, check_shareable
+from .pieces.shared_weights import shared_tensors
+from .pieces.shared_worker import SharedWorker
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,12 @@ class Hogwild(Strategy):
                 self,
                 "ranks never meet, so sync_batchnorm cannot work; leave it out (statistics are averaged at the end)",
             )
-        if spread_over_devices(job.model):
-            raise refuse(
-                self, "shares weights in host memory; a model that places itself on several devices cannot be shared"
-            )
+        check_shareable(self, job)
         if self.optimizer == "shared":
-            optimizer_tensors(job, self)
+            shareable_state(self, job)
 
     def share(self, job: Job) -> Mapping[str, Tensor]:
-        state = optimizer_tensors(job, self) if self.optimizer == "shared" else {}
+        state = shareable_state(self, job) if self.optimizer == "shared" else {}
         return {**shared_tensors(job.model, self.ranks), **state}
 
     def setup(self, job: Job, rank: Rank) -> Worker:

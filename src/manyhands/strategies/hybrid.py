@@ -22,18 +22,19 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor
 
-from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
 from ..model import Cut
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker, refuse
+from .contract import Strategy, Traits, Worker, refuse
 from .job import Job
 from .pieces.batch_rules import BatchRules, batch_rules
-from .pieces.pipeline_schedules import plan, split_sizes
-from .pieces.stages import Balance, StagesWorker, cut_model
+from .pieces.cut_model import Balance, cut_model
+from .pieces.flat_buffers import through_flat
+from .pieces.refusals import sparse_layer
+from .pieces.stages import StagesWorker
 
 SCHEDULES = ("gpipe", "1f1b")  # a rank of a replica holds one stage
 
@@ -77,9 +78,8 @@ class Hybrid(Strategy):
         return Traits(transport=self.transport, shards_batch=self.replicas > 1 or several, chunks_batch=several)
 
     def check(self, job: Job) -> None:
-        for name, module in job.model.named_modules():
-            if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                raise refuse(self, f'sums gradients as one dense buffer (sparse: module "{name}"); use ddp or pipeline')
+        if (sparse := sparse_layer(job.model)) is not None:
+            raise refuse(self, f'sums gradients as one dense buffer (sparse: module "{sparse}"); use ddp or pipeline')
         if job.settings.sync_batchnorm and job.has_batchnorm:
             raise refuse(self, "does not join BatchNorm over replicas (sync_batchnorm); use ddp")
 
@@ -104,21 +104,16 @@ class HybridWorker(StagesWorker):
         replica = rank.index // strategy.stages
         pieces, rules = job.prepared
         peers = range(replica * strategy.stages, (replica + 1) * strategy.stages)
-        super().__init__(job, rank, pieces, peers, rules)
+        super().__init__(job, rank, pieces, peers, rules, schedule=strategy.schedule, chunks=strategy.chunks)
         for place in range(strategy.stages):  # everyone helps to make every group
             group = dist.new_group([self.process(other, place) for other in range(strategy.replicas)])
             if place == self.place:
                 self.siblings = group
 
-    def step(self, batch: Batch | None) -> Loss | None:
-        assert batch is not None
-        sizes = split_sizes(max(batch.count, 1), self.strategy.chunks)  # an empty shard has borrowed a sample
-        actions = plan(self.strategy.schedule, self.place, self.strategy.stages, len(sizes))
-        loss = self.passes(batch, actions, sizes)
-        if batch.update:
+    def finish(self) -> None:
+        if self.strategy.replicas > 1:
             self._sum_over_replicas()
-            self.finish()
-        return loss
+        super().finish()
 
     def _sum_over_replicas(self) -> None:
         """Gradients of my layers, summed over the ranks that hold the same ones, as one buffer of each type.
@@ -126,20 +121,15 @@ class HybridWorker(StagesWorker):
         A replica where a layer was not used adds zeros. Parameters that may be used by no replica bring a mark, because
         an optimizer treats a gradient of zeros and no gradient at all differently.
         """
-        if self.strategy.replicas == 1:
-            return
-        doubtful = set(self.job.unused)
-        kinds: dict[torch.dtype, list[str]] = {}
-        for name, parameter in self.named.items():
-            kinds.setdefault(parameter.dtype, []).append(name)
-        for dtype, names in kinds.items():
-            held = {name: self.named[name] for name in names}
-            parts = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in held.values()]
-            marks = [float(held[name].grad is not None) for name in names if name in doubtful]
-            buffer = torch.cat([*parts, torch.tensor(marks, dtype=dtype, device=self.rank.device)])
-            self.rank.all_reduce(buffer, self.siblings)
-            *summed, used = buffer.split([*(part.numel() for part in parts), len(marks)])
-            seen = iter(used.tolist())
-            for (name, parameter), gradient in zip(held.items(), summed, strict=True):
-                found = next(seen) > 0 if name in doubtful else True
-                parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if found else None
+        doubtful = [name for name in self.named if name in self.job.unused]
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.named.values()]
+        marks = [self.named[name].new_full((1,), float(self.named[name].grad is not None)) for name in doubtful]
+
+        def summed(flat: Tensor) -> Tensor:
+            self.rank.all_reduce(flat, self.siblings)
+            return flat
+
+        sums = through_flat([*gradients, *marks], summed)
+        unused = {name for name, mark in zip(doubtful, sums[len(gradients) :], strict=True) if not mark}
+        for (name, parameter), total in zip(self.named.items(), sums, strict=False):
+            parameter.grad = None if name in unused else torch.empty_like(parameter).copy_(total)

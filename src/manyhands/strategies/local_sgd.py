@@ -34,6 +34,8 @@ from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job
+from .pieces.flat_buffers import through_flat
+from .pieces.optimizer_state import join_states
 from .pieces.rank_model import full_weights, place_model
 from .pieces.worker import OrdinaryWorker
 
@@ -81,8 +83,8 @@ class LocalWorker(OrdinaryWorker):
         super().__init__(job, rank, model, model)
         self.strategy = strategy
         self.outer = strategy.outer_momentum > 0 or strategy.outer_rate != 1
-        self.anchor = self._trained() if self.outer else []  # the weights of the last average
-        self.velocity = [torch.zeros_like(tensor) for tensor in self.anchor]
+        self.anchor = self._trained() if self.outer else {}  # the weights of the last average
+        self.velocity = {name: torch.zeros_like(tensor) for name, tensor in self.anchor.items()}
         self._seen = self._seen_by_all = 0  # samples since the last average
         self._in_update = 0  # samples of this rank that go into the next update
         self._notes: list[str] = []
@@ -119,11 +121,9 @@ class LocalWorker(OrdinaryWorker):
         """Average, let the outer momentum act, and go on from the same weights everywhere."""
         tensors = self._averaged_tensors()
         averages = self._average(tensors)
-        if self.outer:
-            for number, (anchor, velocity) in enumerate(zip(self.anchor, self.velocity, strict=True)):
-                velocity.mul_(self.strategy.outer_momentum).add_(averages[number] - anchor)
-                anchor.add_(velocity, alpha=self.strategy.outer_rate)
-                averages[number] = anchor
+        for number, (name, anchor) in enumerate(self.anchor.items()):
+            velocity = self.velocity[name].mul_(self.strategy.outer_momentum).add_(averages[number] - anchor)
+            averages[number] = anchor.add_(velocity, alpha=self.strategy.outer_rate)
         for tensor, average in zip(tensors, averages, strict=True):
             tensor.copy_(average)
         self._seen = self._seen_by_all = 0
@@ -132,24 +132,20 @@ class LocalWorker(OrdinaryWorker):
     def _average(self, tensors: list[Tensor]) -> list[Tensor]:
         """Over ranks, weighted by the samples each has seen since the last average; many tensors travel as one."""
         share = self._seen / self._seen_by_all if self._seen_by_all else 1 / self.rank.ranks
-        averages: dict[int, Tensor] = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            group = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            flat = torch.cat([tensors[number].reshape(-1) for number in group]).mul_(share)
-            self.rank.all_reduce(flat)
-            pieces = flat.split([tensors[number].numel() for number in group])
-            averages.update(
-                (number, piece.view_as(tensors[number])) for number, piece in zip(group, pieces, strict=True)
-            )
-        return [averages[number] for number in range(len(tensors))]
+
+        def averaged(flat: Tensor) -> Tensor:
+            self.rank.all_reduce(flat.mul_(share))
+            return flat
+
+        return through_flat(tensors, averaged)
 
     def _averaged_tensors(self) -> list[Tensor]:
         """Trained parameters first, then floating buffers (BatchNorm's statistics)."""
         parameters = [parameter for _, parameter in self.updater.named]
         return [*parameters, *(buffer for buffer in self.model.buffers() if buffer.is_floating_point())]
 
-    def _trained(self) -> list[Tensor]:
-        return [parameter.detach().clone() for _, parameter in self.updater.named]
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.updater.named}
 
     # ------------------------------------------------------------ what others see
 
@@ -168,19 +164,18 @@ class LocalWorker(OrdinaryWorker):
     def state(self) -> dict[str, Any] | None:
         """Two things: optimizer state averaged as the weights are, with which any strategy goes on from here, and every
         rank's own copy, with which as many ranks go on as if nothing had happened."""
-        state = nest.each(self.updater.state(), _stored)
-        everyone = self.rank.gather((self._seen, self._seen_by_all, state["optimizer"]["state"], self._own()))
+        everyone = self.rank.gather((self._seen, nest.each(self.updater.state(), _stored), self._own()))
         if everyone is None:
             return None
-        weighted = [(seen if self._seen_by_all else 1, optimizer) for seen, _, optimizer, _ in everyone]
-        state["optimizer"]["state"] = {name: _mean(name, weighted) for name in _names(weighted)}
+        samples = [seen if self._seen_by_all else 1 for seen, _, _ in everyone]
+        state = join_states([state for _, state, _ in everyone], lambda _, values: _mean(values, samples))
         state["copies"] = [
-            {"seen": seen, "seen_by_all": by_all, "optimizer": optimizer, "weights": own}
-            for seen, by_all, optimizer, own in everyone
+            {"seen": seen, "seen_by_all": self._seen_by_all, "optimizer": state["optimizer"]["state"], "weights": own}
+            for seen, state, own in everyone
         ]
         if self.outer:
-            state["outer"] = self._by_name(self.velocity)
-            state["anchor"] = self._by_name(self.anchor)
+            state["outer"] = nest.each(self.velocity, _stored)
+            state["anchor"] = nest.each(self.anchor, _stored)
         return state
 
     def _own(self) -> dict[str, Tensor]:
@@ -190,19 +185,14 @@ class LocalWorker(OrdinaryWorker):
             return weights
         return {name: value for name, value in weights.items() if not value.is_floating_point()}
 
-    def _by_name(self, values: list[Tensor]) -> dict[str, Tensor]:
-        return {name: _stored(value) for (name, _), value in zip(self.updater.named, values, strict=True)}
-
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from the rank's own copy; from the average, with which a period begins, where there is none."""
-        self.model.load_state_dict(dict(weights))
-        self.updater.load(state)
+        super().load(weights, state)
         if self.outer:
             self.anchor = self._trained()
-            for number, (name, _) in enumerate(self.updater.named):
-                for kept, values in (("outer", self.velocity), ("anchor", self.anchor)):
-                    if name in state.get(kept, {}):
-                        values[number].copy_(state[kept][name])
+            for kept, values in (("outer", self.velocity), ("anchor", self.anchor)):
+                for name, value in state.get(kept, {}).items():
+                    values[name].copy_(value)
         self._seen = self._seen_by_all = self._in_update = 0
         copies = state.get("copies", [])
         if len(copies) == self.rank.ranks:
@@ -226,20 +216,10 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-Weighted = tuple[int, dict[str, dict[str, Any]]]  # samples behind it, state by parameter and key
-
-
-def _names(everyone: list[Weighted]) -> dict[str, None]:
-    return dict.fromkeys(name for _, state in everyone for name in state)
-
-
-def _mean(name: str, everyone: list[Weighted]) -> dict[str, Any]:
-    """One parameter's state, weighted by samples; what is no floating tensor is the first rank's."""
-    found = [(samples, state[name]) for samples, state in everyone if name in state and samples]
-    total = sum(samples for samples, _ in found)
-    return {
-        key: sum(state[key] * (samples / total) for samples, state in found)
-        if isinstance(value, Tensor) and value.dim() and value.is_floating_point()
-        else value
-        for key, value in found[0][1].items()
-    }
+def _mean(values: dict[int, Any], samples: list[int]) -> Any:
+    """Of the ranks' values of one thing, weighted by samples; what is no floating tensor is the first rank's."""
+    found = {rank: value for rank, value in values.items() if samples[rank]} or values
+    first, total = next(iter(found.values())), sum(samples[rank] for rank in found)
+    if not (total and isinstance(first, Tensor) and first.dim() and first.is_floating_point()):
+        return first
+    return sum(value * (samples[rank] / total) for rank, value in found.items())

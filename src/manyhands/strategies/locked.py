@@ -36,10 +36,13 @@ from ..world.rank import Rank
 from ..world.shm.group_memory import fence
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters
-from .pieces.batchnorm import mark_empty, share_batchnorm
-from .pieces.gradient_slots import open_slot, parts, rows_of, slot_tensors
-from .pieces.rank_model import spread_over_devices
-from .pieces.shared_weights import SharedWorker, check_choices, optimizer_tensors, shared_tensors
+from .pieces.batchnorm import average_notes, mark_empty, share_batchnorm
+from .pieces.gradient_slots import GradientSlot, slot_tensors
+from .pieces.optimizer_state import shareable_state
+from .pieces.parameter_slices import whole
+from .pieces.refusals import check_choices, check_shareable, check_unwritten
+from .pieces.shared_weights import shared_tensors
+from .pieces.shared_worker import SharedWorker
 
 
 @dataclass(frozen=True)
@@ -82,18 +85,12 @@ class Locked(Strategy):
         )
 
     def check(self, job: Job) -> None:
-        if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
-            raise refuse(
-                self, f'takes trained weights from one place and drops what a pass writes into "{written}"; use ddp'
-            )
+        check_unwritten(self, job)
         if job.settings.sync_batchnorm and self.mode != "turns":
             raise refuse(self, f"ranks do not meet in mode={self.mode}, so sync_batchnorm cannot work; use mode=turns")
-        if spread_over_devices(job.model):
-            raise refuse(
-                self, "shares weights in host memory; a model that places itself on several devices cannot be shared"
-            )
+        check_shareable(self, job)
         if self.mode != "turns" and self.optimizer == "shared":
-            optimizer_tensors(job, self)
+            shareable_state(self, job)
 
     def share(self, job: Job) -> Mapping[str, Tensor]:
         shared = shared_tensors(job.model, self.ranks)
@@ -103,7 +100,7 @@ class Locked(Strategy):
                 "turn": torch.zeros(2, dtype=torch.int64),
                 **slot_tensors(dict(trained_parameters(job.model)), "sum"),
             }
-        return {**shared, **(optimizer_tensors(job, self) if self.optimizer == "shared" else {})}
+        return {**shared, **(shareable_state(self, job) if self.optimizer == "shared" else {})}
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         if self.mode == "turns":
@@ -146,8 +143,8 @@ class TurnsWorker(SharedWorker):
         assert rank.shared is not None
         if job.settings.sync_batchnorm:
             share_batchnorm(self.plain)
-        self._own = [parameter for _, parameter in trained_parameters(self.plain)]
-        self._slot = open_slot(rank.shared, "sum", list(self.shared.home))
+        self._own = dict(trained_parameters(self.plain))
+        self._slot = GradientSlot(rank.shared, "sum", [whole(name, value) for name, value in self._own.items()])
         self._turn: Any = rank.shared["turn"].numpy()
         self._bell = Bell(rank.shared["turn"][1:])
         self._round = 0  # the turn with which this round began
@@ -167,12 +164,12 @@ class TurnsWorker(SharedWorker):
         return loss
 
     def _add_in_turn(self) -> None:
-        found = [parts(parameter.grad, 0, rows_of(parameter)) for parameter in self._own]
+        found = {name: parameter.grad for name, parameter in self._own.items()}
         self._wait_for(self._round + self.rank.index)
         with self.clock.during("communication"):
             self.clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
         self._end_turn()
-        for parameter in self._own:
+        for parameter in self._own.values():
             parameter.grad = None
 
     def _update(self) -> None:
@@ -198,9 +195,4 @@ class TurnsWorker(SharedWorker):
         return f"rank {turn % self.rank.ranks} of {self.rank.ranks} did not reach its turn"
 
     def figures(self) -> dict[str, Any]:
-        notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
-        return (
-            {"notes": notes}
-            if self.rank.index == 0 and self.job.has_batchnorm and not self.job.settings.sync_batchnorm
-            else {}
-        )
+        return {"notes": average_notes(self.job, self.rank)}

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..data.batches import Batch
 from ..data.order import Shard
 from ..model import Cut
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker
+from .contract import Strategy, Traits, Worker
 from .job import Job
-from .pieces.pipeline_schedules import Backward, Forward
-from .pieces.stages import Balance, StagesWorker, cut_model
+from .pieces.cut_model import Balance, cut_model
+from .pieces.stages import StagesWorker
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,4 @@ class ModelParallel(Strategy):
         return Shard(input=rank.index == 0, target=rank.index == last, repeats=rank.index > 0)
 
     def setup(self, job: Job, rank: Rank) -> Worker:
-        return ModelParallelWorker(job, rank, job.prepared, range(self.ranks))
-
-
-class ModelParallelWorker(StagesWorker):
-    """The whole batch as one chunk: forward through my layers, then backward."""
-
-    def step(self, batch: Batch | None) -> Loss | None:
-        assert batch is not None
-        loss = self.passes(batch, [Forward(0, self.place), Backward(0, self.place)], [batch.count])
-        if batch.update:
-            self.finish()
-        return loss
+        return StagesWorker(job, rank, job.prepared, range(self.ranks))

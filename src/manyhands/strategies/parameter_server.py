@@ -26,23 +26,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..data.order import Shard
 from ..errors import BadInput
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters
-from .pieces.gradient_slots import AtHome
+from .pieces.batchnorm import average_buffers, average_notes
+from .pieces.gradients_in_place import GradientsInPlace
+from .pieces.optimizer_state import join_states
+from .pieces.parameter_slices import Slice, assign_slices
 from .pieces.rank_model import full_weights, place_model
+from .pieces.refusals import check_choices, check_unwritten
 from .pieces.server import Server
-from .pieces.server_messages import PASS, PUSH, MemoryPost, Post, mail_tensors
-from .pieces.server_network import NetworkPost
-from .pieces.server_slices import Slice, cut, join_states
-from .pieces.shared_weights import average_buffers, check_choices
+from .pieces.server_memory import MemoryClientEnd, message_tensors
+from .pieces.server_messages import PASS, PUSH
+from .pieces.server_network import NetworkClientEnd
 from .pieces.worker import OrdinaryWorker
 
 
@@ -54,7 +57,7 @@ class ParameterServer(Strategy):
     servers: int = 1
     mode: str = "sync"
     staleness: int = 4  # bounded: steps a rank may be ahead of the slowest
-    over: str = "auto"  # what carries the letters: memory on one host, network on any
+    over: str = "auto"  # what carries the messages: memory on one host, network on any
     split: bool = True  # cut large tensors between servers
     scale: str = "global"  # async and bounded: as in hogwild
     partition: str = "batch"
@@ -97,10 +100,7 @@ class ParameterServer(Strategy):
         )
 
     def check(self, job: Job) -> None:
-        if written := next((name for name, _ in trained_parameters(job.model) if name in job.proof.writes), None):
-            raise refuse(
-                self, f'takes trained weights from one place and drops what a pass writes into "{written}"; use ddp'
-            )
+        check_unwritten(self, job)
         if job.settings.sync_batchnorm:
             raise refuse(
                 self,
@@ -120,15 +120,12 @@ class ParameterServer(Strategy):
             )
 
     def slices(self, job: Job) -> list[list[Slice]]:
-        return cut(trained_parameters(job.model), self.servers, self.split)
+        return assign_slices(trained_parameters(job.model), self.servers, self.split)
 
     def share(self, job: Job) -> Mapping[str, Tensor] | None:
         if self.over == "network":
             return None
-        return mail_tensors(dict(trained_parameters(job.model)), self.ranks, self.slices(job))
-
-    def feed(self, rank: Rank) -> Shard | None:
-        return None if rank.serves else super().feed(rank)
+        return message_tensors(dict(trained_parameters(job.model)), self.ranks, self.slices(job))
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         if self.over == "memory" and rank.hosts > 1:
@@ -153,19 +150,23 @@ class Client(OrdinaryWorker):
         self.own = dict(trained_parameters(model))
         self._strategy, self._slices = strategy, strategy.slices(job)
         self._group = 0  # samples of this rank in the update that is being accumulated
-        self._home = AtHome(self.own, {})
+        self._home = GradientsInPlace(self.own, {})
         if rank.shared is None:
-            self.post: Post = NetworkPost(rank.clock, rank.ranks, self._slices, self.own)
+            self.servers_end: MemoryClientEnd | NetworkClientEnd = NetworkClientEnd(
+                rank.clock, rank.ranks, self._slices, self.own
+            )
             return
         shared = rank.shared
-        self._home = AtHome(self.own, {name: shared[f"values/{rank.index}/{name}"] for name in self.own})
+        self._home = GradientsInPlace(
+            self.own, {name: shared[f"gradients/{rank.index}/values/{name}"] for name in self.own}
+        )
         copies = self.own
         if strategy.mode == "sync" and all(_plain(parameter) for parameter in self.own.values()):
             # servers write only while all ranks wait, so ranks compute on the servers' weights themselves
             for name, parameter in self.own.items():
                 parameter.data = shared[f"weights/{name}"]
             copies = {}
-        self.post = MemoryPost(shared, rank.clock, rank.index, self._slices, self.own, copies)
+        self.servers_end = MemoryClientEnd(shared, rank.clock, rank.index, self._slices, self.own, copies)
 
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
@@ -177,11 +178,11 @@ class Client(OrdinaryWorker):
         push = batch.update and (sync or self._group > 0)
         kind = PUSH if push else PASS
         gradients = self._gradients(batch, sync) if push else {}
-        self.post.send(kind, gradients)
+        self.servers_end.send(kind, gradients)
         if push:
             self._home.adopt(gradients)
         if push or self._strategy.mode == "bounded":
-            self.post.receive(kind)
+            self.servers_end.receive(kind)
         return loss
 
     def _gradients(self, batch: Batch, sync: bool) -> dict[str, Tensor | None]:
@@ -204,15 +205,22 @@ class Client(OrdinaryWorker):
         averaged = average_buffers(self.rank, self.plain) if self.job.has_batchnorm else {}
         if not self.rank.leads:
             return None
-        self.post.fetch()
+        self.servers_end.fetch()
         return {**full_weights(self.plain), **averaged}
 
     def state(self) -> dict[str, Any] | None:
         everyone = self.rank.gather(None)
         if everyone is None:
             return None
-        shapes = {name: parameter.shape for name, parameter in self.own.items()}
-        return join_states([state for state in everyone if state is not None], self._slices, shapes)
+        rows = [{item.name: item.stop - item.start for item in items} for items in self._slices]
+
+        def joined(name: str, parts: dict[int, Any]) -> Any:
+            """Rows of all servers where the value has any, in their order; else it is the same on every server."""
+            shape, values = self.own[name].shape, [*parts.values()]
+            cut = isinstance(values[0], Tensor) and shape and values[0].shape == (rows[min(parts)][name], *shape[1:])
+            return torch.cat(values) if cut else values[0]
+
+        return join_states([state for state in everyone if state is not None], joined)
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.plain.load_state_dict(dict(weights))
@@ -223,11 +231,10 @@ class Client(OrdinaryWorker):
 
     @property
     def learning_rate(self) -> float | None:
-        return self.post.rate if self.post.rate is not None else self.updater.learning_rate
+        return self.servers_end.rate if self.servers_end.rate is not None else self.updater.learning_rate
 
     def figures(self) -> dict[str, Any]:
-        notes = ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]
-        return {"notes": notes} if self.job.has_batchnorm and self.rank.leads else {}
+        return {"notes": average_notes(self.job, self.rank)}
 
 
 def _plain(parameter: Tensor) -> bool:

@@ -23,17 +23,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..data.batches import Batch
 from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
 from ..model import Cut
 from ..world.default_ranks import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker, refuse
+from .contract import Strategy, Traits, Worker, refuse
 from .job import Job
 from .pieces.batch_rules import BatchRules, batch_rules
-from .pieces.pipeline_schedules import SCHEDULES, plan, split_sizes
-from .pieces.stages import Balance, StagesWorker, cut_model
+from .pieces.cut_model import Balance, cut_model
+from .pieces.pipeline_schedules import SCHEDULES
+from .pieces.stages import StagesWorker
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,6 @@ class Pipeline(Strategy):
         return Shard(input=rank.index == 0, target=rank.index == last, repeats=rank.index > 0)
 
     def setup(self, job: Job, rank: Rank) -> Worker:
-        return PipelineWorker(self, job, rank)
-
-
-class PipelineWorker(StagesWorker):
-    """Runs its part of the schedule, then updates its layers."""
-
-    def __init__(self, strategy: Pipeline, job: Job, rank: Rank):
         pieces, rules = job.prepared
-        super().__init__(job, rank, pieces, range(strategy.ranks), rules, strategy.weights == "late")
-        self.strategy = strategy
-
-    def step(self, batch: Batch | None) -> Loss | None:
-        assert batch is not None
-        ours = self.strategy
-        sizes = split_sizes(batch.count, None if ours.split_size else ours.chunks, ours.split_size)
-        actions = plan(ours.schedule, self.place, ours.ranks, len(sizes), ours.turns)
-        loss = self.passes(batch, actions, sizes)
-        if batch.update:
-            self.finish()
-        return loss
+        late, sizes = self.weights == "late", (self.chunks, self.split_size)
+        return StagesWorker(job, rank, pieces, range(self.ranks), rules, late, self.schedule, *sizes)

@@ -1,4 +1,7 @@
-"""Every strategy behind one contract: the table, and how a string becomes a strategy."""
+"""Every strategy behind one contract: the table, and how a string becomes a strategy.
+
+torch is loaded with the first strategy that is made: the names alone are needed by `import manyhands`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import dataclasses
 import types
 import typing
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput, did_you_mean
-from .contract import Strategy
 
-# One line a strategy: its name, its class, its short name.
+if TYPE_CHECKING:
+    from .contract import Strategy
+
+# One line per strategy: its name (and that of its file), its class, its short name.
 TABLE: dict[str, tuple[str, str | None]] = {
     "single": ("Single", None),
     "data_parallel": ("DataParallel", "dp"),
@@ -34,11 +39,14 @@ def strategy_class(name: str) -> type[Strategy]:
     name = SHORT.get(name, name)
     if name not in TABLE:
         raise BadInput(f'no strategy named "{name}"{did_you_mean(name, TABLE)}')
-    return typing.cast(type[Strategy], getattr(import_module(f".{name}", __package__), TABLE[name][0]))
+    kind: type[Strategy] = getattr(import_module(f".{name}", __package__), TABLE[name][0])
+    return kind
 
 
 def make_strategy(spec: str | Strategy, ranks: int | None = None) -> Strategy:
     """A strategy from `ddp` or `pipeline:chunks=8,schedule=gpipe`; the same in Python and on the command line."""
+    from .contract import Strategy
+
     if isinstance(spec, Strategy):
         if ranks is not None and ranks != spec.ranks:
             raise BadInput(f"{spec} has {spec.ranks} ranks but ranks={ranks} was asked for; give one of the two")

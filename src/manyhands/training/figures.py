@@ -88,24 +88,8 @@ class RankFigures(Observer):
 
     def since(self, step: int) -> dict[str, Any]:
         """What this process measured: totals, and the steps from `step` on one by one."""
-        totals = {
-            "rank": self.rank.index,
-            "trains": not self.rank.serves,
-            "phases": list(self.clock.phases),
-            "bytes": self.clock.bytes,
-            "overlapped": self.clock.overlapped,
-            "late": self.clock.late,
-            "samples": self.samples,
-            "made": self.made,
-            "fresh": self.fresh,
-            "since": step,
-        }
-        return {
-            **self._counted(),
-            "totals": totals,
-            "losses": self.losses.all(step),
-            "durations": [end - begin for begin, end in pairwise([0, *self.clock.step_ends][step:])],
-        }
+        durations = [end - begin for begin, end in pairwise([0, *self.clock.step_ends][step:])]
+        return {**self._totals(), "losses": self.losses.all(step), "durations": durations}
 
     def history_of(self, everyone: list[dict[str, Any]], epoch_over: bool) -> dict[str, Any]:
         """The history up to now as a checkpoint keeps it, out of what every process measured."""
@@ -140,14 +124,11 @@ class RankFigures(Observer):
         self.marks.end(self.made)
         return {
             **self.clock.figures(),
-            **self._counted(),
-            "rank": self.rank.index,
+            **self._totals(),
             "device": str(self.rank.device),
             "host": self.rank.host,
             "steps": self.clock.steps,
-            "samples": self.samples,
             "repeats": self.repeats,
-            "made": self.made,
             "helped": self.helped,
             "lockstep": self.lockstep,
             "marks": self.marks.kept,
@@ -177,10 +158,21 @@ class RankFigures(Observer):
 
     # ------------------------------------------------------------ sums over processes
 
-    def _counted(self) -> dict[str, Any]:
+    def _totals(self) -> dict[str, Any]:
         """What both a checkpoint and the record are summed from."""
-        updates = self.worker.updates - (0 if self.lockstep else self._updates_before)
-        return {"rank": self.rank.index, "fresh": self.fresh, "updates": updates, "extra": self.worker.figures()}
+        return {
+            "rank": self.rank.index,
+            "trains": not self.rank.serves,
+            "phases": list(self.clock.phases),
+            "bytes": self.clock.bytes,
+            "overlapped": self.clock.overlapped,
+            "late": self.clock.late,
+            "samples": self.samples,
+            "made": self.made,
+            "fresh": self.fresh,
+            "updates": self.worker.updates - (0 if self.lockstep else self._updates_before),
+            "extra": self.worker.figures(),
+        }
 
     def _all_samples(self, everyone: list[dict[str, Any]]) -> int:
         """Samples behind the weights, those before a resume and those of ranks that died included."""

@@ -14,14 +14,13 @@ from manyhands.strategies.pieces.pipeline_schedules import (
     Action,
     Backward,
     Forward,
-    Timeline,
     gpipe,
     interleaved,
     one_f_one_b,
     plan,
-    simulate,
     split_sizes,
 )
+from manyhands.strategies.pieces.pipeline_timeline import Timeline, simulate
 
 RANKS, CHUNKS, PER_RANK = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import manyhands as mh
-from manyhands.data.batches import Batches
+from manyhands.data.order import Shard
 from manyhands.data.resident import Resident
 from manyhands.record.clock import Clock
 from manyhands.schedules import cosine
@@ -45,16 +45,14 @@ def _mlp():
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
 
 
-def worker_of(task, accumulate=1, clip=None):
-    job = build(task, StepSettings(epochs=task.epochs, accumulate=accumulate, clip=clip))
+def worker_of(task, accumulate=1, clip=None, fuse=True):
+    job = build(task, StepSettings(epochs=task.epochs, accumulate=accumulate, clip=clip, fuse=fuse))
     rank = SimpleNamespace(clock=Clock(), device=torch.device("cpu"), leads=True, index=0)
     model = copy.deepcopy(job.model)
     return job, OrdinaryWorker(job, rank, model, model)
 
 
 def data_of(job, first=0, of=1):
-    from manyhands.data.order import Shard
-
     return Resident(job.train, job.order, Shard(first, of), job.task.augment is not None, torch.device("cpu"))
 
 
@@ -68,10 +66,9 @@ def prepare_with(job, data):
 
 
 def captured_worker(task, units, **settings):
-    """A captured worker whose recording is the program itself."""
-    job, worker = worker_of(task, **settings)
+    """A captured worker whose recording is the program itself; fused kernels read no rate from a tensor on every CPU."""
+    job, worker = worker_of(task, fuse=False, **settings)
     data = data_of(job)
-    worker.updater._fusing = False  # fused kernels read no rate from a CPU tensor on every torch
     worker.updater.optimizer._opt_called = True  # warming up a recording makes a step before the schedule moves
     captured = Captured(worker, data, prepare_with(job, data))
     captured.use(lambda: captured.program(1), lambda: captured.program(units), units)
@@ -87,8 +84,7 @@ def found_list(found):
 
 
 def train_ordinary(task, epochs=3, **settings):
-    job, worker = worker_of(task, **settings)
-    worker.updater._fusing = False
+    job, worker = worker_of(task, fuse=False, **settings)
     data, losses = data_of(job), []
     prepare = prepare_with(job, data)
     for epoch in range(epochs):
@@ -152,33 +148,6 @@ def test_a_schedule_that_moves_more_than_the_rate_ends_replaying():
     captured, losses = train_captured(task, 4)
     assert losses == pytest.approx(expected, rel=1e-5)
     assert captured.figures()["captured"]["reason"] == "the schedule changes more than the learning rate"
-
-
-def test_resident_data_gives_the_batches_of_the_host():
-    from manyhands.data.order import Order, Shard
-
-    for samples, batch, of, fixed, shares in [
-        (103, 10, 1, False, None),
-        (103, 10, 3, False, None),
-        (21, 10, 4, False, None),
-        (50, 7, 2, True, None),
-        (50, 7, 2, False, (0.3, 0.7)),
-        (5, 4, 3, True, None),
-    ]:
-        source = build(make_task(samples=samples, batch=batch), StepSettings()).train
-        order = Order(samples, batch, 3)
-        for index in range(of):
-            shard = Shard(index, of, fixed, shares)
-            host = Batches(source, order, shard, True)
-            there = Resident(source, order, shard, True, torch.device("cpu"))
-            for epoch in range(2):
-                for one, other in zip(host.epoch(epoch, 1), there.epoch(epoch, 1), strict=True):
-                    there.fetch(other)
-                    assert torch.equal(one.input, other.input)
-                    assert torch.equal(one.target, other.target)
-                    assert torch.equal(one.keys, other.keys)
-                    assert one.count == other.count
-                    assert one.step == other.step
 
 
 @pytest.mark.parametrize(

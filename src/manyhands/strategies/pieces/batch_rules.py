@@ -1,4 +1,4 @@
-"""What counts samples in a task's batches, for strategies that split them: learnt before the start or refused."""
+"""What counts samples in batches and outputs, for strategies that split and join them: learnt before the start or refused."""
 
 from __future__ import annotations
 
@@ -60,3 +60,48 @@ def batch_rules(strategy: Strategy, job: Job) -> BatchRules:
                 f"(found in the {name}: {problem}); collate them so, or use ddp",
             ) from problem
     return BatchRules(*found)
+
+
+class ReplicaRules(NamedTuple):
+    """How batches are split over replicas, and outputs joined again where they are gathered."""
+
+    batch: BatchRules
+    output: Rule | None
+
+
+def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
+    """What counts samples in batches and outputs; those that cannot be split or gathered are refused."""
+    rules = batch_rules(strategy, job)
+    more, fewer = two_examples(job)
+    model = job.copies()[0].train()
+    try:
+        with seeded(job.task.seed), torch.no_grad():
+            outputs = model(more.input), model(fewer.input)
+    except Exception:
+        return ReplicaRules(rules, None)  # what fails for other reasons is left to the ranks, which name step and phase
+    if (hidden := nest.opaque(outputs[0])) is not None:
+        raise refuse(
+            strategy,
+            f"cannot follow tensors out of an object of the model's own kind (the output holds: {type(hidden).__name__}); "
+            "return tensors in tuples, dictionaries or dataclasses, or use ddp",
+        )
+    return ReplicaRules(rules, _output_rule(strategy, outputs, (more.samples, fewer.samples)) if gathers else None)
+
+
+def _output_rule(strategy: Strategy, outputs: tuple[Any, Any], samples: tuple[int, int]) -> Rule:
+    advice = "use balanced_data_parallel, which leaves them where they are"
+    single = next((tensor for tensor in nest.leaves(outputs[0]) if not tensor.dim()), None)
+    try:
+        rule = learn(*outputs, samples)
+    except Unsplittable as problem:
+        raise refuse(
+            strategy,
+            f"gathers outputs along the first dimension, which must count samples (found {problem}); {advice}",
+        ) from problem
+    if single is not None:
+        raise refuse(
+            strategy,
+            f"gathers outputs along the first dimension, which must count samples (found a tensor of shape () for "
+            f"{samples[0]} samples); {advice}",
+        )
+    return rule

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...model.torch_internals import BATCHNORMS
+from ...world.rank import Rank
+from ..job import Job
 
 
 class _GlobalSum(torch.autograd.Function):
@@ -31,17 +33,18 @@ class _GlobalSum(torch.autograd.Function):
         return total
 
 
-class GlobalBatchNorm(nn.BatchNorm1d):
-    """A BatchNorm, of inputs with any number of dimensions, that sees the samples of all ranks."""
+class GlobalForward:
+    """The forward pass of a BatchNorm, of inputs with any number of dimensions, that sees the samples of all ranks."""
 
-    empty = False  # this rank's sample is borrowed and must not count
+    def __init__(self, module: Any):
+        self.module = module
+        self.empty = False  # this rank's sample is borrowed and must not count
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        return
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(input)
+    def __call__(self, input: Tensor) -> Tensor:
+        module = self.module
+        if not module.training:
+            found: Tensor = type(module).forward(module, input)
+            return found
         dims = [0, *range(2, input.dim())]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         share = 0.0 if self.empty else 1.0
@@ -52,28 +55,57 @@ class GlobalBatchNorm(nn.BatchNorm1d):
         centred = input - mean.view(shape)
         variance = _GlobalSum.apply((centred * centred).sum(dims) * share) / count
         self._remember(mean.detach(), variance.detach(), count)
-        output = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return output if self.weight is None else output * self.weight.view(shape) + self.bias.view(shape)
+        output = centred * torch.rsqrt(variance + module.eps).view(shape)
+        return output if module.weight is None else output * module.weight.view(shape) + module.bias.view(shape)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None:
+        module = self.module
+        if module.running_mean is None or module.running_var is None:
             return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), share)
+        module.num_batches_tracked.add_(1)
+        share = module.momentum if module.momentum is not None else 1.0 / float(module.num_batches_tracked)
+        module.running_mean.lerp_(mean, share)
+        module.running_var.lerp_(variance * count / (count - 1).clamp(min=1), share)
 
 
 def share_batchnorm(model: nn.Module) -> None:
-    """Let every BatchNorm of the model see all ranks; names and values stay."""
+    """Let every BatchNorm of the model see all ranks.
+
+    Only what a layer calls is replaced, not the layer, as torch's SyncBatchNorm does: hooks on it stay, and so do other
+    references to it that the model may hold.
+    """
     for module in model.modules():
         if isinstance(module, BATCHNORMS):
-            module.__class__ = GlobalBatchNorm
+            module.forward = GlobalForward(module)
 
 
 def mark_empty(model: nn.Module, empty: bool) -> None:
     for module in model.modules():
-        if isinstance(module, GlobalBatchNorm):
-            module.empty = empty
+        if isinstance(module.forward, GlobalForward):
+            module.forward.empty = empty
+
+
+def average_buffers(rank: Rank, model: nn.Module) -> dict[str, Tensor]:
+    """BatchNorm's statistics, the mean over ranks (counters: the largest), on rank 0; every process takes part."""
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    mine = {name: value.detach().cpu() for name, value in model.state_dict().items() if name not in trained}
+    everyone = rank.gather(None if rank.serves else mine)
+    if everyone is None:
+        return {}
+    known = [item for item in everyone if item is not None]
+    return {name: _joined([item[name] for item in known]) for name in mine}
+
+
+def _joined(values: list[Tensor]) -> Tensor:
+    stacked = torch.stack(values)
+    if not values[0].is_floating_point():
+        return stacked.amax(0) if values[0].dtype != torch.bool else values[0]
+    return stacked.double().mean(0).to(values[0].dtype)
+
+
+def average_notes(job: Job, rank: Rank) -> list[str]:
+    """For the record of a strategy whose ranks keep statistics of their own."""
+    if not (job.has_batchnorm and rank.leads) or job.settings.sync_batchnorm:
+        return []
+    return ["BatchNorm statistics are kept by each rank and averaged where weights are taken"]

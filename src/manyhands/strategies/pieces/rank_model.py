@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,18 +42,3 @@ def full_weights(model: nn.Module) -> dict[str, Tensor]:
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
-
-
-class WithLoss(nn.Module):
-    """The model and its loss as one module, for wrappers: what comes out is a number, whatever the model returns.
-
-    torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
-    """
-
-    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor]):
-        super().__init__()
-        self.model = model
-        self._loss = (loss,)  # in a tuple: a loss that is a module is not part of the model
-
-    def forward(self, input: Any, target: Any) -> Tensor:
-        return self._loss[0](self.model(input), target)

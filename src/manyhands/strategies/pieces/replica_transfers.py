@@ -1,51 +1,35 @@
 """What travels between replicas of one process: weights, stretches of a batch, outputs and gradients.
 
 GPUs of their own are served by torch.nn.parallel.comm. Replicas that share a device copy within it, so that each
-step costs there what it is. Everything is told to a meter: how long, and how many bytes left a replica.
+step costs there what it is. The clock is told everything: how long, and how many bytes left a replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import comm
 
 from ...data import nest
-
-
-class Meter(Protocol):
-    """Who is told what travels: a Clock is one."""
-
-    def during(self, phase: str) -> AbstractContextManager[None]: ...
-    def count(self, payload: int) -> None: ...
-
-
-class Unmetered:
-    """Nobody is told: loops without a clock."""
-
-    def during(self, phase: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def count(self, payload: int) -> None:
-        return
+from ...record.clock import Clock
+from .flat_buffers import through_flat
 
 
 class Replicate(torch.autograd.Function):
     """Weights to every replica; back come their gradients, summed in the order of the replicas."""
 
     @staticmethod
-    def forward(ctx: Any, meter: Meter, devices: Sequence[torch.device], *state: Tensor) -> tuple[Tensor, ...]:
-        ctx.meter, ctx.devices, ctx.length = meter, devices, len(state)
+    def forward(ctx: Any, clock: Clock, devices: Sequence[torch.device], *state: Tensor) -> tuple[Tensor, ...]:
+        ctx.clock, ctx.devices, ctx.length = clock, devices, len(state)
         ctx.set_materialize_grads(False)
-        with meter.during("communication"):
+        with clock.during("communication"):
             own = [tensor.detach() for tensor in state]  # the first replica works on the weights themselves
             rows = [own, *_broadcast(own, devices)]
-            meter.count((len(devices) - 1) * _bytes(own))
+            clock.count((len(devices) - 1) * _bytes(own))
         ctx.mark_non_differentiable(
             *(copied for row in rows for copied, tensor in zip(row, state, strict=True) if not tensor.requires_grad)
         )
@@ -57,9 +41,9 @@ class Replicate(torch.autograd.Function):
         length = ctx.length
         rows = [gradients[start : start + length] for start in range(0, len(gradients), length)]
         reached = [index for index in range(length) if any(row[index] is not None for row in rows)]
-        with ctx.meter.during("communication"):
+        with ctx.clock.during("communication"):
             whole = [[_or_zeros(row[index], rows, index) for index in reached] for row in rows]
-            ctx.meter.count(sum(_bytes(row) for row in whole[1:]))
+            ctx.clock.count(sum(_bytes(row) for row in whole[1:]))
             sums = dict(zip(reached, _reduce(whole, ctx.devices), strict=True))
         return None, None, *(sums.get(index) for index in range(length))
 
@@ -68,10 +52,10 @@ class Gather(torch.autograd.Function):
     """Parts joined on one device; back go the stretches of the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, meter: Meter, device: torch.device, *parts: Tensor) -> Tensor:
-        ctx.meter, ctx.devices, ctx.lengths = meter, [part.device for part in parts], [part.shape[0] for part in parts]
-        with meter.during("communication"):
-            meter.count(_bytes(parts[1:]))
+    def forward(ctx: Any, clock: Clock, device: torch.device, *parts: Tensor) -> Tensor:
+        ctx.clock, ctx.devices, ctx.lengths = clock, [part.device for part in parts], [part.shape[0] for part in parts]
+        with clock.during("communication"):
+            clock.count(_bytes(parts[1:]))
             if _own_gpus(ctx.devices):
                 return comm.gather(parts, 0, device)
             return torch.cat([part.to(device) for part in parts])
@@ -79,16 +63,16 @@ class Gather(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        with ctx.meter.during("communication"):
+        with ctx.clock.during("communication"):
             parts = gradients[0].split(ctx.lengths)
-            ctx.meter.count(_bytes(parts[1:]))
+            ctx.clock.count(_bytes(parts[1:]))
             sent = [part.to(device, copy=True) for part, device in zip(parts[1:], ctx.devices[1:], strict=True)]
             return None, None, parts[0].to(ctx.devices[0]), *sent
 
 
-def scatter(parts: Sequence[Any], devices: Sequence[torch.device], meter: Meter) -> list[Any]:
+def scatter(parts: Sequence[Any], devices: Sequence[torch.device], clock: Clock) -> list[Any]:
     """The stretches of a batch on the devices of their replicas; only what leaves the first is a copy."""
-    meter.count(_bytes(list(nest.leaves(list(parts[1:])))))
+    clock.count(_bytes(list(nest.leaves(list(parts[1:])))))
     first = nest.each(parts[0], lambda tensor: tensor.to(devices[0]))
     others = zip(parts[1:], devices[1:], strict=True)
     return [first, *(nest.each(part, partial(Tensor.to, device=device, copy=True)) for part, device in others)]
@@ -98,19 +82,9 @@ def _broadcast(tensors: list[Tensor], devices: Sequence[torch.device]) -> list[l
     """Copies for every replica but the first, coalesced: many small tensors travel as one."""
     if _own_gpus(devices) and len(devices) > 1:
         return [list(copied) for copied in comm.broadcast_coalesced(tensors, devices)[1:]]
-    return [_coalesced_copy(tensors, device) for device in devices[1:]]
-
-
-def _coalesced_copy(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
-    copied: dict[int, Tensor] = {}
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        group = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        flat = torch.cat([tensors[index].reshape(-1) for index in group]).to(device)
-        pieces = flat.split([tensors[index].numel() for index in group])
-        copied.update(
-            (index, piece.view(tensors[index].shape).data) for index, piece in zip(group, pieces, strict=True)
-        )
-    return [copied[index] for index in range(len(tensors))]
+    return [
+        [copied.data for copied in through_flat(tensors, partial(Tensor.to, device=device))] for device in devices[1:]
+    ]
 
 
 def _reduce(rows: list[list[Tensor]], devices: Sequence[torch.device]) -> Sequence[Tensor]:
@@ -143,4 +117,4 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 def _payload(tensor: Tensor) -> int:
     if tensor.is_sparse:
         return _payload(tensor._values()) + _payload(tensor._indices())
-    return tensor.numel() * tensor.element_size()
+    return tensor.nbytes

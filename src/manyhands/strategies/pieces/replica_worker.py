@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...data import nest
 from ...data.batches import Batch
-from ...data.process_state import seeded
-from ...data.splitting import Rule, Unsplittable, learn
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES
 from ...record.run import PHASES
 from ...world.rank import Rank
 from ..contract import Loss, Strategy, Worker, refuse
 from ..job import Job
-from .batch_rules import BatchRules, batch_rules, two_examples
 from .replica_threads import Threads
 from .replicas import DataParallelModel, Replicas
 from .worker import OrdinaryWorker
@@ -83,12 +79,8 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _row(self, index: int) -> dict[str, Any]:
         device = self.replicas.devices[index]
-        row: dict[str, Any] = {
-            "rank": index,
-            "device": str(device),
-            "samples": self.samples[index],
-            "held_bytes": self._held(index),
-        }
+        row: dict[str, Any] = {"rank": index, "device": str(device), "samples": self.samples[index]}
+        row["held_bytes"] = self._held(index)
         alone = self.replicas.devices.count(device) == 1
         if device.type == "cuda" and alone:
             row["peak_memory_bytes"] = int(torch.cuda.max_memory_allocated(device))
@@ -100,31 +92,27 @@ class ReplicaWorker(OrdinaryWorker):
 
     def _held(self, index: int) -> dict[str, int]:
         """Bytes a replica holds while it trains; the first also has the optimizer's state and what was gathered."""
-        weights = sum(_size(tensor) for tensor in self.plain.state_dict().values() if isinstance(tensor, Tensor))
-        trained = sum(_size(tensor) for _, tensor in self.updater.named)
+        weights = sum(tensor.nbytes for tensor in self.plain.state_dict().values() if isinstance(tensor, Tensor))
+        trained = sum(tensor.nbytes for _, tensor in self.updater.named)
         held = {"weights": weights, "gradients": trained, "activations": self.replicas.saved_bytes[index]}
         if self.criterion is not None:
             held["activations"] += self.criterion.saved_bytes[index]
         states = self.updater.optimizer.state.values()
         first = index == 0
-        held["optimizer"] = sum(_size(t) for state in states for t in state.values() if isinstance(t, Tensor)) * first
+        held["optimizer"] = sum(t.nbytes for state in states for t in state.values() if isinstance(t, Tensor)) * first
         held["gathered"] = self.gathered_bytes * first
         return held
 
     def _phases_ms(self, index: int) -> dict[str, float]:
         """The step as this replica spent it: while others still run, or the first works alone, it waits."""
         parts = self._threads
-        forward, backward = (
-            sum(getattr(part, name)[index] for part in parts) for name in ("forward_ns", "backward_ns")
-        )
+        forward = sum(part.forward_ns[index] for part in parts)
+        backward = sum(part.backward_ns[index] for part in parts)
         process = dict(zip(PHASES, self.clock.phases, strict=True))
         if index == 0:
-            wall = sum(part.forward_wall for part in parts), sum(part.backward_wall for part in parts)
-            own = {
-                **process,
-                "forward": process["forward"] - wall[0] + forward,
-                "backward": process["backward"] - wall[1] + backward,
-            }
+            own = dict(process)
+            own["forward"] += forward - sum(part.forward_wall for part in parts)
+            own["backward"] += backward - sum(part.backward_wall for part in parts)
         else:
             own = dict.fromkeys(PHASES, 0)
             own.update(forward=forward, backward=backward, communication=process["communication"])
@@ -138,13 +126,6 @@ def replica_devices(rank: Rank, number: int) -> list[torch.device]:
     return [rank.devices[index % len(rank.devices)] for index in range(number)]
 
 
-class ReplicaRules(NamedTuple):
-    """How batches are split over replicas, and outputs joined again where they are gathered."""
-
-    batch: BatchRules
-    output: Rule | None
-
-
 def check_replicas(strategy: Strategy, job: Job) -> None:
     """Refuse what replicas in threads cannot do."""
     if not MODULE_TABLES.found:
@@ -156,45 +137,3 @@ def check_replicas(strategy: Strategy, job: Job) -> None:
         raise refuse(
             strategy, "runs BatchNorm on each replica's own samples and cannot join them; use ddp with sync_batchnorm"
         )
-
-
-def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
-    """What counts samples in batches and outputs; those that cannot be split or gathered are refused."""
-    rules = batch_rules(strategy, job)
-    more, fewer = two_examples(job)
-    model = job.copies()[0].train()
-    try:
-        with seeded(job.task.seed), torch.no_grad():
-            outputs = model(more.input), model(fewer.input)
-    except Exception:
-        return ReplicaRules(rules, None)  # what fails for other reasons is left to the ranks, which name step and phase
-    if (hidden := nest.opaque(outputs[0])) is not None:
-        raise refuse(
-            strategy,
-            f"cannot follow tensors out of an object of the model's own kind (the output holds: {type(hidden).__name__}); "
-            "return tensors in tuples, dictionaries or dataclasses, or use ddp",
-        )
-    return ReplicaRules(rules, _output_rule(strategy, outputs, (more.samples, fewer.samples)) if gathers else None)
-
-
-def _output_rule(strategy: Strategy, outputs: tuple[Any, Any], samples: tuple[int, int]) -> Rule:
-    advice = "use balanced_data_parallel, which leaves them where they are"
-    single = next((tensor for tensor in nest.leaves(outputs[0]) if not tensor.dim()), None)
-    try:
-        rule = learn(*outputs, samples)
-    except Unsplittable as problem:
-        raise refuse(
-            strategy,
-            f"gathers outputs along the first dimension, which must count samples (found {problem}); {advice}",
-        ) from problem
-    if single is not None:
-        raise refuse(
-            strategy,
-            f"gathers outputs along the first dimension, which must count samples (found a tensor of shape () for "
-            f"{samples[0]} samples); {advice}",
-        )
-    return rule
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -7,7 +7,8 @@
     gather          outputs to the first device                   gradients of outputs to their replicas
 
 `DataParallelModel` is the first three, `gather` the fourth, `DataParallelCriterion` a loss that needs no
-gathering. They work in any loop, with any number of replicas on any devices (`travel.py`, `threads.py`).
+gathering. They work in any loop, with any number of replicas on any devices (`replica_transfers.py`,
+`replica_threads.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ...data import nest, splitting
 from ...data.order import Shard
 from ...data.splitting import Rule
 from ...errors import BadInput
+from ...record.clock import Clock
 from ...world.default_ranks import default_ranks
 from ...world.launch.by_value import by_value_copy
 from .replica_threads import Threads, saved_bytes
-from .replica_transfers import Gather, Meter, Replicate, Unmetered, scatter
+from .replica_transfers import Gather, Replicate, scatter
 
 Device = torch.device | str
 
@@ -49,13 +51,13 @@ class DataParallelModel(nn.Module):
         module: nn.Module,
         devices: Sequence[Device] | None = None,
         shares: Sequence[float] | None = None,
-        meter: Meter | None = None,
+        clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in a model's one input, where that is known
         output_rule: Rule | None = None,
     ):
         super().__init__()
         self.module = module
-        self.replicas = Replicas(module, _devices(module, devices), meter)
+        self.replicas = Replicas(module, _devices(module, devices), clock)
         self.shares = None if shares is None else normalised(shares, len(self.replicas.devices))
         self._rule = None if rule is None else ((rule,), splitting.SHARED)
         self._output_rule = output_rule
@@ -77,7 +79,7 @@ class DataParallelModel(nn.Module):
 
     def gather(self, outputs: Outputs) -> Any:
         """The outputs as one nest on the first device, as `module` would have given them for the whole batch."""
-        return gather(outputs, self.replicas.devices[0], self.replicas.meter, self._output_rule)
+        return gather(outputs, self.replicas.devices[0], self.replicas.clock, self._output_rule)
 
 
 class DataParallelCriterion(nn.Module):
@@ -90,13 +92,13 @@ class DataParallelCriterion(nn.Module):
         self,
         criterion: Callable[..., Tensor],
         devices: Sequence[Device] | None = None,
-        meter: Meter | None = None,
+        clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in the targets, where that is known
     ):
         super().__init__()
-        self.criterion, self._meter, self._rule = criterion, meter, rule
+        self.criterion, self._clock, self._rule = criterion, clock, rule
         places = [torch.device(device) for device in devices or ()]
-        self.replicas = Replicas(criterion, places, meter) if places else None
+        self.replicas = Replicas(criterion, places, clock) if places else None
 
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
         counts = getattr(outputs, "counts", None) or tuple(nest.count(output) for output in outputs)
@@ -108,12 +110,12 @@ class DataParallelCriterion(nn.Module):
                 "give the targets of the same batch"
             )
         if self.replicas is None:  # outputs say where the replicas are, where nobody else does
-            self.replicas = Replicas(self.criterion, [_place(output) for output in outputs], self._meter)
+            self.replicas = Replicas(self.criterion, [_place(output) for output in outputs], self._clock)
         ends = [sum(counts[: index + 1]) for index in range(len(counts))]
         bounds = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
         targets = self.replicas.scatter(target, rule, bounds)
         losses = self.replicas.run([((output, part), {}) for output, part in zip(outputs, targets, strict=True)])
-        means = gather([loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.meter)
+        means = gather([loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.clock)
         return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
 
 
@@ -127,9 +129,9 @@ def _copied(module: nn.Module) -> nn.Module:
 class Replicas:
     """Copies of a module (or a plain function), one a device, and the threads that run them."""
 
-    def __init__(self, module: Callable[..., Any], devices: Sequence[torch.device], meter: Meter | None = None):
+    def __init__(self, module: Callable[..., Any], devices: Sequence[torch.device], clock: Clock | None = None):
         self.module, self.devices = module, list(devices)
-        self.meter: Meter = meter or Unmetered()
+        self.clock = clock or Clock()
         self.threads = Threads(self.devices)
         self.copies = [_copied(module) if isinstance(module, nn.Module) else module for _ in self.devices]
         self.saved_bytes = [0] * len(self.devices)  # activations each replica kept for backward, in its first run
@@ -137,15 +139,15 @@ class Replicas:
 
     def scatter(self, value: Any, rule: Rule, bounds: Sequence[tuple[int, int]]) -> list[Any]:
         """A stretch of a batch for each replica; only what leaves the first is a copy."""
-        with self.meter.during("communication"):
+        with self.clock.during("communication"):
             parts = splitting.split(value, rule, bounds)
-            return scatter(parts, self.devices[: len(bounds)], self.meter)
+            return scatter(parts, self.devices[: len(bounds)], self.clock)
 
     def run(self, inputs: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
         """Every replica on its input, in its own thread; differentiable in the weights and the inputs."""
         number = len(inputs)
         state = self._state()
-        weights = Replicate.apply(self.meter, self.devices[:number], *state) if state else ()
+        weights = Replicate.apply(self.clock, self.devices[:number], *state) if state else ()
         held = [list(weights[index * len(state) : (index + 1) * len(state)]) for index in range(number)]
         self._follow_modes(number)
         weigh = torch.is_grad_enabled() and not any(self.saved_bytes)
@@ -185,7 +187,7 @@ class Replicas:
                     target.training = source.training
 
 
-def gather(outputs: Sequence[Any], device: Device, meter: Meter | None = None, rule: Rule | None = None) -> Any:
+def gather(outputs: Sequence[Any], device: Device, clock: Clock | None = None, rule: Rule | None = None) -> Any:
     """Outputs of replicas as one nest on `device`, joined sample by sample: by rows, where no rule says otherwise."""
     if len(outputs) == 1 and (first := nest.first(outputs[0])) is not None and first.device == torch.device(device):
         return outputs[0]
@@ -199,7 +201,7 @@ def gather(outputs: Sequence[Any], device: Device, meter: Meter | None = None, r
     return splitting.join(
         outputs,
         rule,
-        rows=lambda parts: Gather.apply(meter or Unmetered(), place, *parts),
+        rows=lambda parts: Gather.apply(clock or Clock(), place, *parts),
         entry=lambda item: nest.each(item, lambda tensor: tensor.to(place)),
     )
 
@@ -266,6 +268,3 @@ def _slots(module: nn.Module, copies: Sequence[Any]) -> list[list[list[Place]]]:
                 for name, tensor in table:
                     found[id(tensor)][number].append((target, name, is_parameter))
     return list(found.values())
-
-
-__all__ = ["DataParallelCriterion", "DataParallelModel", "Meter", "Outputs", "Replicas", "gather", "normalised"]

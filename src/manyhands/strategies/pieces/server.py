@@ -1,7 +1,7 @@
 """A server's side of the parameter server: it holds slices of the weights and serves one round a step.
 
-sync       take a letter of every rank, sum in rank order, update, answer all
-async      take letters as they come: update, answer; the round ends when every rank has made its step
+sync       take a message of every rank, sum in rank order, update, answer all
+async      take messages as they come: update, answer; the round ends when every rank has made its step
 bounded    the same, but a rank too far ahead of the slowest is answered later
 """
 
@@ -20,16 +20,17 @@ from ...model.optimizers import stand_in
 from ...world.rank import Rank
 from ..contract import Worker
 from ..job import Job, trained_parameters
-from .gradient_slots import add_all
-from .part_optimizer import part_optimizer
-from .server_messages import PUSH, Gradients, Letter, MemoryOffice, Office
-from .server_network import NetworkOffice
-from .server_slices import Slice, slice_state
+from .gradient_slots import add
+from .optimizer_state import change_state, part_optimizer
+from .parameter_slices import Slice
+from .server_memory import MemoryServerEnd
+from .server_messages import PUSH, Gradients, Message
+from .server_network import NetworkServerEnd
 from .updater import Updater
 
 
 class Server(Worker):
-    """A server: one round takes a letter of every rank."""
+    """A server: one round takes a message of every rank."""
 
     def __init__(
         self, job: Job, rank: Rank, slices: list[list[Slice]], mode: str, bound: int, group: dist.ProcessGroup | None
@@ -47,13 +48,15 @@ class Server(Worker):
         self._servers = group
         self.staleness: list[int] = []
         self.applied = [0] * rank.ranks  # updates with the gradient of each rank
-        self.progress = [0] * rank.ranks  # letters of each rank
+        self.progress = [0] * rank.ranks  # messages of each rank
         self.round = 0
-        self.waiting: list[tuple[Letter, int]] = []  # answers held back (bounded), and how long their updates took
+        self.waiting: list[tuple[Message, int]] = []  # answers held back (bounded), and how long their updates took
         if rank.shared is not None:
-            self.office: Office = MemoryOffice(rank.shared, rank.clock, self.number, rank.ranks, self.slices)
+            self.ranks_end: MemoryServerEnd | NetworkServerEnd = MemoryServerEnd(
+                rank.shared, rank.clock, self.number, rank.ranks, self.slices
+            )
         else:
-            self.office = NetworkOffice(rank.clock, rank.ranks, self.slices, self.own, self.mode == "bounded")
+            self.ranks_end = NetworkServerEnd(rank.clock, rank.ranks, self.slices, self.own, self.mode == "bounded")
 
     def _slice_of(self, job: Job, shared: Mapping[str, Tensor] | None) -> list[tuple[str, Tensor]]:
         """In shared memory the weights are updated where all ranks see them."""
@@ -71,27 +74,26 @@ class Server(Worker):
         self._sum_round() if self.mode == "sync" else self._serve_round()
 
     def _sum_round(self) -> None:
-        letters = self.office.take_round()
-        pushed = [letter for letter in letters if letter.kind == PUSH]
-        took = self._update([letter.gradients for letter in pushed]) if pushed else 0
-        for letter in letters:
-            self._answer(letter, took)
+        messages = self.ranks_end.take_round()
+        pushed = [message for message in messages if message.kind == PUSH]
+        took = self._update([message.gradients for message in pushed]) if pushed else 0
+        for message in messages:
+            self._answer(message, took)
 
     def _serve_round(self) -> None:
-        """Serve letters as they come until every rank has made this step."""
-        everyone = range(self.rank.ranks)
+        """Serve messages as they come until every rank has made this step."""
         self._answer_those_within_bounds()  # a rank that died meanwhile holds nobody back
         while self._awaited():
-            letter = self.office.take(everyone, self._awaited)
-            if letter is None:
+            message = self.ranks_end.take(self._awaited)
+            if message is None:
                 break
-            self.progress[letter.sender] += 1
+            self.progress[message.sender] += 1
             took = 0
-            if letter.kind == PUSH:
-                self._note_staleness(letter)
-                took = self._update([letter.gradients])
-                self.applied[letter.sender] += 1
-            self.waiting.append((letter, took))
+            if message.kind == PUSH:
+                self._note_staleness(message)
+                took = self._update([message.gradients])
+                self.applied[message.sender] += 1
+            self.waiting.append((message, took))
             self._answer_those_within_bounds()
 
     def _awaited(self) -> bool:
@@ -105,11 +107,11 @@ class Server(Worker):
             self.waiting.remove(item)
             self._answer(*item)
 
-    def _answer(self, letter: Letter, took: int) -> None:
-        self.office.reply(letter.sender, letter.kind, sum(self.applied), self.updater.learning_rate, took)
+    def _answer(self, message: Message, took: int) -> None:
+        self.ranks_end.reply(message.sender, message.kind, sum(self.applied), self.updater.learning_rate, took)
 
-    def _note_staleness(self, letter: Letter) -> None:
-        late = sum(self.applied) - letter.seen  # a rank's own update is in the weights it pulls
+    def _note_staleness(self, message: Message) -> None:
+        late = sum(self.applied) - message.seen  # a rank's own update is in the weights it pulls
         self.staleness.extend([0] * (late + 1 - len(self.staleness)))
         self.staleness[late] += 1
 
@@ -137,7 +139,7 @@ class Server(Worker):
     def weights(self) -> None:
         if self.job.has_batchnorm:
             self.rank.gather(None)
-        self.office.hand_out(sum(self.applied), self.updater.learning_rate)
+        self.ranks_end.hand_out(sum(self.applied), self.updater.learning_rate)
 
     def state(self) -> None:
         state = self.updater.state()
@@ -148,7 +150,13 @@ class Server(Worker):
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         for item in self.slices:
             self.own[item.name].copy_(item.of(weights[item.name]))
-        self.updater.load(slice_state(state, self.slices, self.shapes))
+        own = {item.name: item for item in self.slices}
+
+        def cut(name: str, value: Any) -> Any:
+            whole = name in own and isinstance(value, Tensor) and value.shape == self.shapes[name]
+            return own[name].of(value) if whole else value
+
+        self.updater.load(change_state(state, cut))
         if self.mode != "sync":
             self.updater.updates *= self.rank.ranks
 
@@ -166,5 +174,5 @@ def _summed(gradients: Sequence[Gradients]) -> Gradients:
     """In rank order, whatever the order of arrival."""
     total = list(gradients[0])
     for others in gradients[1:]:
-        total = add_all(total, others)
+        total = [add(sum_, other) for sum_, other in zip(total, others, strict=True)]
     return total

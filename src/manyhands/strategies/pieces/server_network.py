@@ -1,4 +1,4 @@
-"""Letters between ranks and servers on any hosts, as point-to-point messages of torch.distributed.
+"""Messages between ranks and servers on any hosts, as point-to-point messages of torch.distributed.
 
 header    kind, updates seen, bytes that follow, and for each slice: none, whole, or the number of rows
 payload   the gradients as bytes;  back come the server's status and its slice of the weights as bytes
@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...record.clock import Clock
-from .foreach import copy_all
 from .gradient_slots import WHOLE, from_parts, nbytes, parts
-from .server_messages import PASS, PUSH, RATE, UPDATES, Gradients, Letter, book_update
-from .server_slices import Slice
+from .parameter_slices import Slice
+from .sends import Sends
+from .server_messages import PASS, PUSH, RATE, UPDATES, Gradients, Message, book_update
 
 TOOK = 2  # behind what a server tells in any case: nanoseconds of the update it answers
 
@@ -44,36 +44,27 @@ def _forms(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
     return [(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
-class NetworkPost:
+class NetworkClientEnd:
     """A rank's side over torch.distributed: a header with the sizes, then the gradients; weights come back."""
 
     def __init__(self, clock: Clock, ranks: int, slices: Sequence[Sequence[Slice]], own: Mapping[str, Tensor]):
         self._clock, self._ranks, self._slices = clock, ranks, slices
         self._pieces = [[item.of(own[item.name].detach()) for item in items] for items in slices]
         self._seen = [0] * len(slices)
-        self._flying: list[tuple[dist.Work | None, Tensor]] = []  # sends under way, with what they carry
+        self._sends = Sends()
         self.rate: float | None = None
 
     def send(self, kind: int, gradients: Mapping[str, Tensor | None]) -> None:
         with self._clock.during("communication"):
-            self._land()
+            self._sends.drain()
             for server, items in enumerate(self._slices):
-                found = [parts(gradients[item.name], item.start, item.stop) for item in items] if kind == PUSH else []
+                found = [parts(gradients[item.name], item) for item in items] if kind == PUSH else []
                 line = pack([tensor for _, carried in found for tensor in carried])
                 counts = [count for count, _ in found] or [0] * len(items)
-                self._fly(torch.tensor([kind, self._seen[server], len(line), *counts]), self._ranks + server)
+                self._sends.send(torch.tensor([kind, self._seen[server], len(line), *counts]), self._ranks + server)
                 if len(line):
-                    self._fly(line, self._ranks + server)
+                    self._sends.send(line, self._ranks + server)
                 self._clock.count(sum(nbytes(carried) for _, carried in found))
-
-    def _fly(self, tensor: Tensor, target: int) -> None:
-        self._flying.append((dist.isend(tensor, target), tensor))
-
-    def _land(self) -> None:
-        for work, _ in self._flying:
-            if work is not None:
-                work.wait()
-        self._flying.clear()
 
     def receive(self, kind: int) -> None:
         for server in range(len(self._slices)):
@@ -101,33 +92,36 @@ class NetworkPost:
         pieces = self._pieces[server]
         line = torch.empty(sum(_padded(piece) for piece in pieces), dtype=torch.uint8)
         dist.recv(line, self._ranks + server)
-        copy_all(pieces, unpack(line, _forms(pieces)))
+        for piece, received in zip(pieces, unpack(line, _forms(pieces)), strict=True):
+            piece.copy_(received)
 
 
-class NetworkOffice:
-    """A server's side over torch.distributed. `answer_all`: ranks wait for an answer to every letter."""
+class NetworkServerEnd:
+    """A server's side over torch.distributed. `answer_all`: ranks wait for an answer to every message."""
 
     def __init__(
         self, clock: Clock, ranks: int, slices: Sequence[Slice], weights: Mapping[str, Tensor], answer_all: bool
     ):
         self._clock, self._ranks, self._answer_all = clock, ranks, answer_all
         self._weights = [weights[item.name].detach() for item in slices]
-        self._flying: dict[int, list[tuple[dist.Work | None, Tensor]]] = {rank: [] for rank in range(ranks)}
+        self._sends = [Sends() for _ in range(ranks)]
 
-    def take(self, senders: Sequence[int], awaited: Callable[[], bool]) -> Letter | None:
+    def take(self, awaited: Callable[[], bool]) -> Message | None:
+        return self._take(None)
+
+    def take_round(self) -> list[Message]:
+        return [self._take(rank) for rank in range(self._ranks)]
+
+    def _take(self, source: int | None) -> Message:
         header = torch.empty(3 + len(self._weights), dtype=torch.int64)
         with self._clock.during("wait"):
-            sender = dist.recv(header, senders[0] if len(senders) == 1 else None)
+            sender = dist.recv(header, source)
         kind, seen, size, *counts = header.tolist()
         line = torch.empty(size, dtype=torch.uint8)
         if size:
             with self._clock.during("communication"):
                 dist.recv(line, sender)
-        return Letter(sender, kind, seen, self._gradients(line, counts) if kind == PUSH else [])
-
-    def take_round(self) -> list[Letter]:
-        letters = [self.take([rank], lambda: True) for rank in range(self._ranks)]
-        return [letter for letter in letters if letter is not None]
+        return Message(sender, kind, seen, self._gradients(line, counts) if kind == PUSH else [])
 
     def _gradients(self, line: Tensor, counts: Sequence[int]) -> Gradients:
         forms = []
@@ -148,20 +142,12 @@ class NetworkOffice:
         if kind == PASS and not self._answer_all:
             return
         with self._clock.during("communication"):
-            self._land(sender)
-            self._fly(torch.tensor([updates, rate, took], dtype=torch.float64), sender)
+            sends = self._sends[sender]
+            sends.drain()
+            sends.send(torch.tensor([updates, rate, took], dtype=torch.float64), sender)
             if kind == PUSH:
-                self._fly(pack(self._weights), sender)
+                sends.send(pack(self._weights), sender)
                 self._clock.count(nbytes(self._weights))
-
-    def _fly(self, tensor: Tensor, target: int) -> None:
-        self._flying[target].append((dist.isend(tensor, target), tensor))
-
-    def _land(self, target: int) -> None:
-        for work, _ in self._flying[target]:
-            if work is not None:
-                work.wait()
-        self._flying[target].clear()
 
     def hand_out(self, updates: int, rate: float) -> None:
         dist.send(torch.tensor([updates, rate, 0], dtype=torch.float64), 0)
@@ -169,5 +155,4 @@ class NetworkOffice:
 
 
 def _padded(tensor: Tensor) -> int:
-    size = tensor.numel() * tensor.element_size()
-    return size + -size % 8
+    return tensor.nbytes + -tensor.nbytes % 8

@@ -12,23 +12,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...world.rank import Rank
+from .worker import WrappedWorker
 
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class Traffic:
-    """The two collectives of sharding. On the CPU they are waited for here; on GPUs torch overlaps them itself."""
+class _Collective:
+    def __init__(self, rank: Rank, worker: WrappedWorker | None = None):
+        self.rank, self.worker = rank, worker
 
-    def __init__(self, rank: Rank):
-        self.rank = rank
-        self.empty = False  # this rank had no sample: its borrowed gradient is taken out
-        self.gather, self.scatter = _Gather(self), _Scatter(self)
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
 
     @contextmanager
-    def booked(self, payload: Tensor) -> Iterator[None]:
+    def measured(self, payload: Tensor) -> Iterator[None]:
+        """On the CPU it is waited for here; on GPUs torch overlaps it itself."""
         clock = self.rank.clock
-        clock.count(payload.numel() * payload.element_size())
+        clock.count(payload.nbytes)
         if self.rank.device.type != "cpu":
             yield
             return
@@ -38,23 +39,15 @@ class Traffic:
             self.rank.split_wait(meeting, began)
 
 
-class _Collective:
-    def __init__(self, traffic: Traffic):
-        self.traffic = traffic
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _Gather(_Collective):
+class AllGather(_Collective):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        with self.traffic.booked(input_tensor):
+        with self.measured(input_tensor):
             return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
-class _Scatter(_Collective):
+class ReduceScatter(_Collective):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        if self.traffic.empty:
+        if self.worker is not None and self.worker.empty:
             input_tensor.zero_()
-        with self.traffic.booked(input_tensor):
+        with self.measured(input_tensor):
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -1,9 +1,10 @@
-"""What strategies with a cut model share: the stages of a rank, their passes, and the pieces put together again."""
+"""One rank of a cut model: its stages, their passes in the order of a schedule, and the whole model put together again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -11,78 +12,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...data import nest
 from ...data.batches import Batch
-from ...data.process_state import seeded
 from ...data.splitting import Rule, split
-from ...model import Cut, Stage, cut
+from ...model import Cut, Stage
 from ...model.late_weights import AtTheEnd
 from ...world.rank import Rank
-from ..contract import Loss, Strategy, Worker, refuse
+from ..contract import Loss, Worker
 from ..job import Job
 from .batch_rules import BatchRules
-from .links import Links, Owed, accept, send
-from .part_optimizer import part_optimizer
-from .pipeline_schedules import Action, Forward
+from .optimizer_state import join_states, part_optimizer
+from .pipeline_schedules import Action, Forward, plan, split_sizes
 from .rank_model import autocast, full_weights
+from .stage_links import Links, Owed, accept, send
 from .updater import Updater
-
-EXAMPLE = 32  # samples the costs of layers are measured with
-Balance = tuple[int, ...] | str
-
-
-def cut_model(
-    strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks", several: bool = False
-) -> Cut:
-    """Where to cut, worked out once on the caller's side; names of layers are written a+b.
-
-    `several`: whether a step runs the model's forward several times, on a part of the batch each.
-    """
-    if stages > 1 and job.optimizer_traits.joins_tensors:
-        raise refuse(
-            strategy,
-            f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "
-            "use ddp",
-        )
-    if isinstance(job.model, torch.jit.ScriptModule):
-        raise refuse(
-            strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
-        )
-    samples = min(EXAMPLE, job.task.batch_size, len(job.train))
-    example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
-    if len(list(nest.items(example))) != len(list(nest.items(fewer))):
-        raise refuse(
-            strategy,
-            f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
-            "that grow with the number of samples); stack them in task.collate, or use ddp",
-        )
-    asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
-    pieces = cut(job.model.train(), stages, example, asked, fewer=fewer, strategy=strategy.name, option=option)
-    own = {name for name, _ in job.model.named_parameters()}
-    if several and (written := sorted(own & pieces.program.written)):
-        raise refuse(
-            strategy,
-            f'runs the forward several times per step, and it writes the parameter "{written[0]}" each time; '
-            "use model_parallel, or chunks=1",
-        )
-    return pieces
-
-
-def _input(job: Job, samples: int) -> Any:
-    """The first samples as the model gets them, on its device."""
-    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
-    with seeded(job.task.seed):
-        input = nest.each(job.example(samples)[0], lambda tensor: tensor.to(place))
-        if job.task.augment is not None:
-            input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
-    return input
 
 
 class StagesWorker(Worker):
-    """One rank of a cut model: it runs its stages in the order of a schedule.
-
-    `peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)].
-    """
+    """`peers` are the processes of this replica, in the order of their ranks; stage s lives on peers[s % len(peers)]."""
 
     def __init__(
         self,
@@ -92,6 +38,9 @@ class StagesWorker(Worker):
         peers: Sequence[int],
         rules: BatchRules | None = None,  # None where batches pass whole
         late_weights: bool = False,
+        schedule: str = "gpipe",
+        chunks: int = 1,
+        split_size: int | None = None,
     ):
         self.pieces, self.peers = pieces, list(peers)
         self._rules = rules or BatchRules("", "")
@@ -99,8 +48,10 @@ class StagesWorker(Worker):
         self.replicas = rank.ranks // len(self.peers)
         self.last = len(pieces) - 1
         mine = range(self.place, len(pieces), len(self.peers))
+        self._sizes = partial(split_sizes, chunks=None if split_size else chunks, split_size=split_size)
+        self._actions = partial(plan, schedule, self.place, len(self.peers), stages_per_rank=len(mine))
         self.stages: dict[int, Stage] = {number: pieces.stage(number, job.model.train()) for number in mine}
-        _forget_the_rest(job.model, self.stages.values())
+        forget_the_rest(job.model, self.stages.values())
         for stage in self.stages.values():
             stage.to(rank.device)
         modules = [module for stage in self.stages.values() for module in stage.modules()]
@@ -113,7 +64,15 @@ class StagesWorker(Worker):
 
     # ------------------------------------------------------------ one step
 
-    def passes(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
+    def step(self, batch: Batch | None) -> Loss | None:
+        assert batch is not None
+        sizes = self._sizes(max(batch.count, 1))  # an empty shard has borrowed a sample
+        loss = self._pass(batch, self._actions(len(sizes)), sizes)
+        if batch.update:
+            self.finish()
+        return loss
+
+    def _pass(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
         """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
         inputs = _split(batch.input, self._rules.input, sizes) if 0 in self.stages else []
         targets = _split(batch.target, self._rules.target, sizes) if self.last in self.stages else []
@@ -240,10 +199,7 @@ class StagesWorker(Worker):
 
     def state(self) -> dict[str, Any] | None:
         everyone = self.rank.gather(self.updater.state() if self._speaks else None)
-        if everyone is None:
-            return None
-        parts = [part for part in everyone if part is not None]
-        return {**parts[0], "optimizer": _joined([part["optimizer"] for part in parts])}
+        return None if everyone is None else join_states([part for part in everyone if part is not None])
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         for stage in self.stages.values():
@@ -262,19 +218,9 @@ def _split(value: Any, rule: Rule, sizes: Sequence[int]) -> list[Any]:
     return split(value, rule, [(end - size, end) for end, size in zip(ends, sizes, strict=True)])
 
 
-def _forget_the_rest(model: nn.Module, stages: Any) -> None:
+def forget_the_rest(model: nn.Module, stages: Any) -> None:
     """Keep the memory of this rank's own layers alone; the others keep their shapes and lose their contents."""
     own = {id(tensor) for stage in stages for tensor in chain(stage.parameters(), stage.buffers())}
     for tensor in chain(model.parameters(), model.buffers()):
         if id(tensor) not in own and tensor.layout == torch.strided:
             tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
-
-
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One optimizer's state out of those of the stages, which all have the same groups."""
-    state = {name: values for part in parts for name, values in part["state"].items()}
-    groups = []
-    for several in zip(*(part["groups"] for part in parts), strict=True):
-        names = dict.fromkeys(name for group in several for name in group["names"])
-        groups.append({**several[0], "names": list(names)})
-    return {"state": state, "groups": groups}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..job import Job
-from .fused import direct_sgd, fuse
+from .fused_optimizer import direct_sgd, fuse
 from .optimizer_state import load_named_state, named_state
 
 

@@ -1,4 +1,4 @@
-"""The ordinary step, for strategies that only change where the weights live."""
+"""The ordinary step, for strategies that only change where the weights live: alone, or around one of torch's wrappers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...data.batches import Batch
 from ...world.rank import Rank
 from ..contract import Loss, Worker
 from ..job import Job, trained_parameters
+from .batchnorm import mark_empty
 from .rank_model import autocast
 from .updater import Updater
 
@@ -19,8 +20,7 @@ from .updater import Updater
 class OrdinaryWorker(Worker):
     """Forward, backward, update.
 
-    `model` is what is called (a wrapper may communicate inside; it then takes the target too and gives the loss), `plain`
-    is the module with the user's names. `hold` keeps a wrapper from communicating while gradients are only accumulated.
+    `model` is what is called (a wrapper may communicate inside), `plain` is the module with the user's names. `hold` keeps a wrapper from communicating while gradients are only accumulated.
     """
 
     not_captured: str | None = None
@@ -80,3 +80,23 @@ class OrdinaryWorker(Worker):
 
     def loss_of(self, batch: Batch) -> Tensor:
         return self._loss(self.model(batch.input), batch.target)
+
+
+class WrappedWorker(OrdinaryWorker):
+    """The ordinary step around one of torch's wrappers, which takes the target too, gives the loss, and sums gradients.
+
+    A rank without a sample runs along with a borrowed one; what it would add to the sums is taken out (`empty`).
+    """
+
+    not_captured = Worker.not_captured
+    empty = False
+
+    def step(self, batch: Batch | None) -> Loss | None:
+        assert batch is not None
+        self.empty = batch.count == 0
+        mark_empty(self.plain, self.empty)
+        return super().step(batch)
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        loss: Tensor = self.model(batch.input, batch.target)
+        return loss

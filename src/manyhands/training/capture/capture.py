@@ -161,13 +161,9 @@ def _augments_together(captured: Captured) -> bool:
     count = captured.batch_count
     if augment is None or data.keys is None or len(data.indices) < 2 * count:
         return True
-    input, _ = data.gather(data.indices[: 2 * count])
-    both = augment(input, data.keys[: 2 * count])
-    halves = [
-        augment(nest.part(input, part), data.keys[: 2 * count][part])
-        for part in (slice(0, count), slice(count, 2 * count))
-    ]
-    for whole, first, second in zip(nest.leaves(both), nest.leaves(halves[0]), nest.leaves(halves[1]), strict=True):
+    input, keys = data.gather(data.indices[: 2 * count])[0], data.keys[: 2 * count]
+    halves = (augment(nest.rows(input, at, at + count), keys[at : at + count]) for at in (0, count))
+    for whole, first, second in zip(*map(nest.leaves, (augment(input, keys), *halves)), strict=True):
         if whole.shape[0] != 2 * count or not torch.allclose(whole, torch.cat((first, second)), atol=1e-5, rtol=1e-5):
             return False
     return True

@@ -39,8 +39,8 @@ class Captured(Worker):
         self.worker, self.data, self.prepare = worker, data, prepare
         self.accumulate = self.job.settings.accumulate
         first = next(self.job.order.steps(0))
-        self._full = first.group_total  # samples of a whole update, over all ranks
-        self._template = Batch(None, None, data.count_of(first), first)
+        self.batch_count = data.count_of(first)  # samples of this rank in a whole batch
+        self._whole = first  # a step like all that are recorded
         groups = len(worker.updater.optimizer.param_groups)
         device = data.device
         self.most_units = max(
@@ -49,7 +49,7 @@ class Captured(Worker):
         self._place = torch.zeros((), dtype=torch.int64, device=device)
         self._rates = torch.zeros(self.most_units, groups, device=device)
         self._losses = torch.zeros(self.most_units * self.accumulate, device=device)
-        self._rows = torch.arange(self.most_units * self.accumulate * self._template.count, device=device)
+        self._rows = torch.arange(self.most_units * self.accumulate * self.batch_count, device=device)
         self._expected = -1  # where the place on the device stands, as the host knows it
         self._pending: list[Batch] = []
         self._due_rates: list[list[float]] = []
@@ -69,7 +69,7 @@ class Captured(Worker):
 
     def program(self, units: int) -> None:
         """The work of `units` updates, reading its place and rates from the device."""
-        count, steps = self._template.count, units * self.accumulate
+        count, steps = self.batch_count, units * self.accumulate
         rows = self._place + self._rows[: steps * count]
         input, target = self.data.gather(self.data.indices.index_select(0, rows))
         augment, keys = self.job.task.augment, None
@@ -79,12 +79,12 @@ class Captured(Worker):
                 input = augment(input, keys)
         losses = []
         for step in range(steps):
-            part = slice(step * count, (step + 1) * count)
-            own = nest.part(input, part)
+            start, stop = step * count, (step + 1) * count
+            own = nest.rows(input, start, stop)
             if augment is not None and keys is not None and not self.together:
-                own = augment(own, keys[part])
-            goal = nest.part(target, part)
-            loss = self.worker.add_gradient(Batch(own, goal, count, self._template.step))
+                own = augment(own, keys[start:stop])
+            goal = nest.rows(target, start, stop)
+            loss = self.worker.add_gradient(Batch(own, goal, count, self._whole))
             losses.append(loss.detach())
             if (step + 1) % self.accumulate == 0:
                 with self._rates_of(step // self.accumulate):
@@ -104,11 +104,6 @@ class Captured(Worker):
         finally:
             for group, rate in zip(optimizer.param_groups, before, strict=True):
                 group["lr"] = rate
-
-    @property
-    def batch_count(self) -> int:
-        """Samples of this rank in a whole batch."""
-        return self._template.count
 
     def forget_place(self) -> None:
         """The place on the device moved without the host keeping count."""
@@ -154,7 +149,7 @@ class Captured(Worker):
     def _fits(self, batch: Batch) -> bool:
         if self.stopped is not None:
             return False
-        whole = batch.count == self._template.count and batch.step.group_total == self._full
+        whole = batch.count == self.batch_count and batch.step.group_total == self._whole.group_total
         return whole and (bool(self._pending) or batch.step.number % self.accumulate == 0)
 
     def _replay(self, replay: Replay, units: int) -> Loss:
@@ -163,11 +158,11 @@ class Captured(Worker):
         place = self.data.start_of(first)
         self.set(place, self._due_rates[:units])
         replay()
-        self._expected = place + steps * self._template.count
+        self._expected = place + steps * self.batch_count
         del self._pending[:steps], self._due_rates[:units]
         self.replayed += steps
         self.clock.ran()
-        return Loss(self._losses[:steps].clone(), self._template.count)
+        return Loss(self._losses[:steps].clone(), self.batch_count)
 
     def _ordinary(self, batch: Batch) -> Loss:
         self.prepare(batch)

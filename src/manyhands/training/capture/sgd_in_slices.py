@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...strategies.pieces.fused import direct_sgd
+from ...strategies.pieces.fused_optimizer import direct_sgd
 
 SLICE = 4096
 MOST_NUMBERS = 1 << 20  # larger models fill the device as they are, and would only pay for the slices

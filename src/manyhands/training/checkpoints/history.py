@@ -14,6 +14,8 @@ from ...record.run import PHASES
 from ...record.summary import sum_losses
 from ...world.rank import Rank
 
+TOTALS = ("rank", "trains", "phases", "bytes", "overlapped", "late", "samples", "made", "fresh")  # kept per process
+
 
 @dataclass
 class History:
@@ -41,7 +43,7 @@ class History:
         self.counts += counts.tolist()
         trained = np.array([item["durations"] for item in everyone if item["rank"] < ranks])
         self.durations += trained.mean(axis=0).astype(np.int64).tolist()
-        self.per_rank = [item["totals"] for item in everyone]
+        self.per_rank = [{name: item[name] for name in TOTALS} for item in everyone]
 
     def add_epoch(self, entry: dict[str, Any]) -> None:
         if self.epochs and self.epochs[-1]["epoch"] == entry["epoch"]:  # an earlier attempt ended in this epoch

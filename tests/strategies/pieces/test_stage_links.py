@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from manyhands.errors import BadInput
-from manyhands.strategies.pieces.links import DTYPES, Links, accept, receive, send
+from manyhands.strategies.pieces.stage_links import DTYPES, Links, accept, receive, send
 from manyhands.world.launch.together import together
 
 TRANSPORTS = ["gloo", "shm"]

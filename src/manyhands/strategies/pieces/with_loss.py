@@ -1,8 +1,8 @@
-"""Which parameters a loss reaches, where that depends on the batch: layers that run for some samples, or are skipped at random."""
+"""The model and its loss as one module for torch's wrappers, also where a loss does not reach every parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,21 @@ from torch import Tensor, nn
 
 from ...world.rank import Rank
 from ..job import Job
-from .rank_model import WithLoss
+
+
+class WithLoss(nn.Module):
+    """The model and its loss as one module, for wrappers: what comes out is a number, whatever the model returns.
+
+    torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor]):
+        super().__init__()
+        self.model = model
+        self._loss = (loss,)  # in a tuple: a loss that is a module is not part of the model
+
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return self._loss[0](self.model(input), target)
 
 
 def may_miss(job: Job) -> bool:
@@ -18,7 +32,7 @@ def may_miss(job: Job) -> bool:
     return bool(job.unused) or job.proof.reseeds
 
 
-class Reaching(WithLoss):
+class WithAllGradients(WithLoss):
     """Makes sure that every parameter has a gradient, of zeros where the loss does not reach it, and notes which those are.
 
     All ranks then sum the same tensors, whatever layers their samples went through.

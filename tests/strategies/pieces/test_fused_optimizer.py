@@ -11,7 +11,7 @@ from torch import nn
 
 import manyhands as mh
 from manyhands.strategies.job import StepSettings
-from manyhands.strategies.pieces.fused import direct_sgd
+from manyhands.strategies.pieces.fused_optimizer import direct_sgd
 from manyhands.strategies.pieces.updater import Updater
 from manyhands.training.build import build
 

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import BadInput
+from ...record.clock import Clock
+from .sends import Sends
 
 HEADER = 64  # numbers in a header; a message with more than fit there sends the rest behind it
 DTYPES = (
@@ -31,21 +33,6 @@ DTYPES = (
 )  # fmt: skip
 NONE = torch.empty(0)  # stands for a gradient that no backward pass reached
 _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
-
-
-class Booking(Protocol):
-    """Who is told how long things took and how many bytes left: a Clock is one."""
-
-    def enter(self, phase: str) -> int: ...
-    def count(self, payload: int) -> None: ...
-
-
-class Unbooked:
-    def enter(self, phase: str) -> int:
-        return 0
-
-    def count(self, payload: int) -> None:
-        return
 
 
 class Links:
@@ -57,17 +44,17 @@ class Links:
     def __init__(
         self,
         device: torch.device | None = None,
-        book: Booking | None = None,
+        clock: Clock | None = None,
         meanwhile: Callable[[], bool] | None = None,  # something to do rather than wait; says whether there was any
     ):
         self.device = device or torch.device("cpu")
-        self.book: Booking = book or Unbooked()
+        self.clock = clock or Clock()  # is told how long things took and how many bytes left
         self._meanwhile = meanwhile
-        self._under_way: list[tuple[dist.Work | None, Tensor]] = []
+        self._sends = Sends()
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> None:
         """Hand tensors over and go on."""
-        self.book.enter("communication")
+        self.clock.enter("communication")
         numbers, packed = [len(tensors)], [_plain(tensor) for tensor in tensors]
         for tensor, payload in zip(tensors, packed, strict=True):
             if tensor.dtype not in _NUMBERS or tensor.layout != torch.strided:
@@ -76,18 +63,13 @@ class Links:
             numbers += [*kind, *payload.shape, *payload.stride()]
         fits = HEADER - 1
         padding = [0] * (fits - len(numbers))
-        self._post(torch.tensor([len(numbers), *numbers[:fits], *padding]), to, tag)
+        self._sends.send(torch.tensor([len(numbers), *numbers[:fits], *padding]), to, tag)
         if len(numbers) > fits:
-            self._post(torch.tensor(numbers[fits:]), to, tag)
+            self._sends.send(torch.tensor(numbers[fits:]), to, tag)
         for payload in packed:
             if payload.numel():
-                self._post(payload.as_strided((payload.numel(),), (1,)), to, tag)
-                self.book.count(payload.numel() * payload.element_size())
-
-    def _post(self, tensor: Tensor, to: int, tag: int) -> None:
-        work = dist.isend(tensor, dst=to, tag=tag)
-        self._under_way = [(other, kept) for other, kept in self._under_way if other and not other.is_completed()]
-        self._under_way.append((work, tensor))
+                self._sends.send(payload.as_strided((payload.numel(),), (1,)), to, tag)
+                self.clock.count(payload.nbytes)
 
     def receive(self, source: int, tag: int = 0) -> tuple[list[Tensor], list[bool]]:
         """Wait for the next message: its tensors, and which of them want a gradient."""
@@ -95,12 +77,12 @@ class Links:
         coming = dist.irecv(header, src=source, tag=tag)
         assert coming is not None
         if self._meanwhile is not None:
-            self.book.enter("backward")
+            self.clock.enter("backward")
             while not coming.is_completed() and self._meanwhile():
                 pass
-        self.book.enter("wait")
+        self.clock.enter("wait")
         coming.wait()
-        self.book.enter("communication")
+        self.clock.enter("communication")
         length, *numbers = header.tolist()
         if length > HEADER - 1:
             rest = torch.empty(length - (HEADER - 1), dtype=torch.int64)
@@ -120,10 +102,7 @@ class Links:
 
     def drain(self) -> None:
         """Wait until everything sent has left."""
-        for work, _ in self._under_way:
-            if work is not None:
-                work.wait()
-        self._under_way.clear()
+        self._sends.drain()
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -149,7 +128,7 @@ class _Send(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
         answer = iter(ctx.links.receive(ctx.to, ctx.tag)[0])
-        ctx.links.book.enter("backward")
+        ctx.links.clock.enter("backward")
         gradients = [(shape, next(answer)) if shape is not None else (None, NONE) for shape in ctx.wanted]
         return (None, None, None, *(gradient if gradient.shape == shape else None for shape, gradient in gradients))
 
@@ -165,7 +144,7 @@ class _Receive(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
         ctx.owed.pay(gradients)
-        ctx.owed.links.book.enter("backward")
+        ctx.owed.links.clock.enter("backward")
         return None, None, None
 
 

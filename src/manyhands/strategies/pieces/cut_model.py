@@ -1,0 +1,63 @@
+"""Where to cut a model into stages, worked out once on the caller's side, or why it cannot be cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...data import nest
+from ...data.process_state import seeded
+from ...model import Cut, cut
+from ..contract import Strategy, refuse
+from ..job import Job
+
+EXAMPLE = 32  # samples the costs of layers are measured with
+Balance = tuple[int, ...] | str
+
+
+def cut_model(
+    strategy: Strategy, job: Job, stages: int, balance: Balance, option: str = "--ranks", several: bool = False
+) -> Cut:
+    """Where to cut; names of layers are written a+b.
+
+    `several`: whether a step runs the model's forward several times, on a part of the batch each.
+    """
+    if stages > 1 and job.optimizer_traits.joins_tensors:
+        raise refuse(
+            strategy,
+            f"updates the layers of each stage alone, but this optimizer looks at all of them together (stages: {stages}); "
+            "use ddp",
+        )
+    if isinstance(job.model, torch.jit.ScriptModule):
+        raise refuse(
+            strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
+        )
+    samples = min(EXAMPLE, job.task.batch_size, len(job.train))
+    example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
+    if len(list(nest.items(example))) != len(list(nest.items(fewer))):
+        raise refuse(
+            strategy,
+            f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
+            "that grow with the number of samples); stack them in task.collate, or use ddp",
+        )
+    asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
+    pieces = cut(job.model.train(), stages, example, asked, fewer=fewer, strategy=strategy.name, option=option)
+    own = {name for name, _ in job.model.named_parameters()}
+    if several and (written := sorted(own & pieces.program.written)):
+        raise refuse(
+            strategy,
+            f'runs the forward several times per step, and it writes the parameter "{written[0]}" each time; '
+            "use model_parallel, or chunks=1",
+        )
+    return pieces
+
+
+def _input(job: Job, samples: int) -> Any:
+    """The first samples as the model gets them, on its device."""
+    place = next((parameter.device for parameter in job.model.parameters()), torch.device("cpu"))
+    with seeded(job.task.seed):
+        input = nest.each(job.example(samples)[0], lambda tensor: tensor.to(place))
+        if job.task.augment is not None:
+            input = job.task.augment(input, torch.arange(samples, dtype=torch.int64, device=place))
+    return input

@@ -1,0 +1,42 @@
+"""Data that lives on the device: the same samples in the same order as the host reads them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from manyhands.data.batches import Batches
+from manyhands.data.order import Order, Shard
+from manyhands.data.resident import Resident
+from manyhands.data.sources import TensorSource
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "of", "fixed", "shares"),
+    [
+        (103, 10, 1, False, None),
+        (103, 10, 3, False, None),
+        (21, 10, 4, False, None),
+        (50, 7, 2, True, None),
+        (50, 7, 2, False, (0.3, 0.7)),
+        (5, 4, 3, True, None),
+    ],
+)
+def test_resident_data_gives_the_batches_of_the_host(
+    samples: int, batch: int, of: int, fixed: bool, shares: tuple[float, ...] | None
+) -> None:
+    source = TensorSource(torch.arange(samples * 2.0).reshape(samples, 2), torch.arange(samples))
+    order = Order(samples, batch, 3)
+    for index in range(of):
+        shard = Shard(index, of, fixed, shares)
+        host = Batches(source, order, shard, True)
+        there = Resident(source, order, shard, True, torch.device("cpu"))
+        for epoch in range(2):
+            for one, other in zip(host.epoch(epoch, 1), there.epoch(epoch, 1), strict=True):
+                there.fetch(other)
+                assert torch.equal(one.input, other.input)
+                assert torch.equal(one.target, other.target)
+                assert one.keys is not None
+                assert torch.equal(one.keys, other.keys)  # type: ignore[arg-type]
+                assert one.count == other.count
+                assert one.step == other.step
