@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ def drive(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start
     job = build(task, StepSettings())
     job.prepared = chosen.prepare(job)
     body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
-    shared = chosen.share(job)
-    return launch(body, processes(chosen), shared=shared, time_limit=60, preload=chosen.traits.preload)[0]  # type: ignore[no-any-return]
+    count, shared = processes(chosen), chosen.share(job)
+    return launch(body, count, ranks=ranks, shared=shared, time_limit=60, preload=chosen.traits.preload)[0]  # type: ignore[no-any-return]
 
 
 def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Point:
@@ -37,9 +38,11 @@ def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: i
     worker = strategy.setup(job, rank)
     if start is not None:
         worker.load(*start)
-    batches = Batches(job.train, job.order, strategy.feed(rank), False).epoch(0, first)
+    shard = strategy.feed(rank)
+    batches = Batches(job.train, job.order, shard, False).epoch(0, first) if shard is not None else repeat(None)
     for _ in range(last - first):
         worker.step(next(batches))
+    rank.barrier()  # a server's weights are whole when every rank has written
     result = worker.weights(), worker.state()
     rank.barrier()
     return result

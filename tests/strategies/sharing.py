@@ -15,13 +15,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.data.order import Order
 from manyhands.strategies import make_strategy
-from manyhands.strategies.contract import processes
-from manyhands.strategies.job import StepSettings
-from manyhands.training.build import build
-from manyhands.world.launch.processes import LaunchedProcess, launch
-from manyhands.world.rank import connect, rank_of
 from tests.conftest import SAMPLES, ends_soon, make_task, quick_fit
-from tests.strategies.driving import Point, furthest
 
 momentum = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
@@ -90,32 +84,3 @@ def check_failures_end_the_run(strategy: str) -> None:
         quick_fit(make_task(loss=raising), strategy, ranks=2, max_steps=30)
     with ends_soon(), pytest.raises(mh.RankFailed, match="rank 1 of 2 died in step 5, forward: killed by signal 9"):
         quick_fit(make_task(loss=dying), strategy, ranks=2, max_steps=30)
-
-
-def serve(task: mh.Task, strategy: str, ranks: int, first: int, last: int, start: Point | None = None) -> Point:
-    """Like `driving.drive`, for strategies with servers."""
-    chosen = make_strategy(strategy, ranks)
-    job = build(task, StepSettings())
-    body = functools.partial(_body, job=job, strategy=chosen, first=first, last=last, start=start)
-    return launch(body, processes(chosen), ranks=ranks, shared=chosen.share(job), time_limit=60)[0]  # type: ignore[no-any-return]
-
-
-def _body(process: LaunchedProcess, job: Any, strategy: Any, first: int, last: int, start: Point | None) -> Any:
-    from manyhands.data.batches import Batches
-
-    rank, store = rank_of(process, torch.device("cpu"))
-    connect(rank, "gloo", store, 60)
-    worker = strategy.setup(job, rank)
-    if start is not None:
-        worker.load(*start)
-    shard = strategy.feed(rank)
-    batches = Batches(job.train, job.order, shard, False).epoch(0, first) if shard is not None else None
-    for _ in range(last - first):
-        worker.step(next(batches) if batches is not None else None)
-    rank.barrier()
-    result = worker.weights(), worker.state()
-    rank.barrier()
-    return result
-
-
-__all__ = ["Normed", "furthest", "momentum", "serve", "sparse_task"]

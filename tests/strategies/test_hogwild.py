@@ -16,13 +16,12 @@ import torch
 import manyhands as mh
 from manyhands.nn import SharedModel
 from tests.conftest import ROOT, distance, make_task, mlp, quick_fit
-from tests.strategies.driving import check_phases, furthest, halving
+from tests.strategies.driving import check_phases, drive, furthest, halving
 from tests.strategies.sharing import (
     Normed,
     check_every_sample_is_read_once,
     check_failures_end_the_run,
     momentum,
-    serve,
     sparse_task,
 )
 
@@ -54,7 +53,7 @@ def test_one_rank_is_single_with_everything_on() -> None:
 def test_a_step_moves_the_weights_as_far_as_single() -> None:
     """From the same weights, the gradients of all shards together are the gradient of the batch."""
     start, one, many = (
-        serve(make_task(), *how)[0] for how in (("single", 1, 0, 0), ("single", 1, 0, 1), ("hogwild", 3, 0, 1))
+        drive(make_task(), *how)[0] for how in (("single", 1, 0, 0), ("single", 1, 0, 1), ("hogwild", 3, 0, 1))
     )
     # all numbers together: of a single one a writer may lose another's update, which is what Hogwild lets happen
     apart, moved = (sum(float((one[name] - other[name]).abs().sum()) for name in one) for other in (many, start))
@@ -71,7 +70,7 @@ def test_sparse_gradients_write_their_rows_alone() -> None:
     """Words that never occur keep their weights to the last bit, also under weight written by several ranks."""
     words = torch.randint(10, 20, (200, 4), generator=torch.Generator().manual_seed(1))
     task = sparse_task(train=(words, words[:, 0] % 3), batch_size=16)
-    start = serve(task, "single", 1, 0, 0)[0]["embed.weight"]
+    start = drive(task, "single", 1, 0, 0)[0]["embed.weight"]
     run = quick_fit(task, "hogwild", ranks=2, epochs=3)
     assert run.weights is not None
     moved = (run.weights["embed.weight"] != start).any(1)
@@ -84,10 +83,10 @@ def test_sparse_gradients_write_their_rows_alone() -> None:
 def test_state_goes_on_under_single() -> None:
     task = make_task(optimizer=momentum, schedule=halving)
     for strategy in ("hogwild", "hogwild:optimizer=shared"):
-        weights, state = serve(task, strategy, 2, 0, 10)
+        weights, state = drive(task, strategy, 2, 0, 10)
         assert state["updates"] == 10
-        onward, _ = serve(task, "single", 1, 10, 20, (weights, state))
-        again, _ = serve(task, strategy, 2, 10, 20, (weights, state))
+        onward, _ = drive(task, "single", 1, 10, 20, (weights, state))
+        again, _ = drive(task, strategy, 2, 10, 20, (weights, state))
         assert furthest(onward, again) < 0.1
 
 

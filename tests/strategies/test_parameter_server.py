@@ -15,13 +15,12 @@ from torch import nn
 import manyhands as mh
 from manyhands.strategies.pieces.parameter_slices import assign_slices
 from tests.conftest import distance, make_task, mlp, quick_fit
-from tests.strategies.driving import bytes_of, check_phases, furthest, halving, reference
+from tests.strategies.driving import bytes_of, check_phases, drive, furthest, halving, reference
 from tests.strategies.sharing import (
     Normed,
     check_every_sample_is_read_once,
     check_failures_end_the_run,
     momentum,
-    serve,
     sparse_task,
 )
 
@@ -100,14 +99,14 @@ def test_sparse_gradients_travel_as_rows(options: str) -> None:
 @pytest.mark.parametrize("options", ["", pytest.param(":servers=2", marks=pytest.mark.soak), ":servers=2,over=network"])
 def test_state_travels_between_strategies(options: str) -> None:
     task = make_task(optimizer=momentum, schedule=halving)
-    whole, _ = serve(task, "single", 1, 0, 20)
-    half = serve(task, "single", 1, 0, 10)
-    mine = serve(task, "ps" + options, 2, 0, 10)
+    whole, _ = drive(task, "single", 1, 0, 20)
+    half = drive(task, "single", 1, 0, 10)
+    mine = drive(task, "ps" + options, 2, 0, 10)
     assert mine[1]["updates"] == 10
     assert furthest(_buffers(mine[1]), _buffers(half[1])) <= 1e-6
     assert mine[1]["optimizer"]["groups"] == half[1]["optimizer"]["groups"]
-    assert furthest(serve(task, "single", 1, 10, 20, mine)[0], whole) <= 1e-6
-    assert furthest(serve(task, "ps" + options, 2, 10, 20, half)[0], whole) <= 1e-6
+    assert furthest(drive(task, "single", 1, 10, 20, mine)[0], whole) <= 1e-6
+    assert furthest(drive(task, "ps" + options, 2, 10, 20, half)[0], whole) <= 1e-6
 
 
 def _buffers(state: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -177,6 +177,9 @@ def admit(strategy: Strategy, job: Job, devices: Sequence[torch.device]) -> None
             strategy, "does not keep the model whole, so it cannot be compiled (compile=True); use single or ddp"
         )
     strategy.check(job)
+    apart = divides(strategy) and traits.shards_batch and not traits.joins_batchnorm
+    if apart and job.settings.sync_batchnorm and job.has_batchnorm:
+        raise refuse(strategy, "does not join BatchNorm over ranks (sync_batchnorm); use ddp")
 
 
 def check_stream(strategy: Strategy, job: Job, survive: bool) -> None:

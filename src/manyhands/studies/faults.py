@@ -65,6 +65,7 @@ class Fault:
                 if state in moments:
                     self._kill()
 
+            # put in from outside: only the rank itself knows the moment, and nothing else should have to offer it
             rank.say = say_and_die  # type: ignore[method-assign]
 
     def _kill_once_written_to(self, folder: Path) -> None:

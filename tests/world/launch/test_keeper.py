@@ -15,7 +15,7 @@ import pytest
 import manyhands as mh
 from manyhands.errors import RankFailed
 from tests.breakable import BreakingLoss, toy
-from tests.conftest import ROOT, ends_soon
+from tests.conftest import ROOT, ends_soon, outlive
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -38,8 +38,7 @@ def test_orphans_of_a_killed_caller_end_themselves() -> None:
         time.sleep(0.5)
         below = psutil.Process(caller.pid).children(recursive=True)  # server and keeper too
         os.kill(caller.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(below, timeout=20)  # within two seconds, on an idle machine
-        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        assert outlive(below) == []
     finally:
         caller.kill()
         caller.wait()

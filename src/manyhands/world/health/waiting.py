@@ -1,9 +1,9 @@
 """Waiting for another process through shared memory: cheap, bounded, and with a name for whoever does not come.
 
 A waiting process looks a few times and then sleeps; where what it waits for is a matter of a moment, it first gives its
-core away at every look for that long, which spares it the way out of sleep. With a bell it sleeps in the kernel until another process rings
-(a futex on a word of shared memory), so that it takes nothing from the cores the others compute on. Without one, or
-where there are no futexes, it looks again after sleeps that grow with the time already waited.
+core away at every look for that long, which spares it the way out of sleep. With a bell it sleeps in the kernel until
+another process rings (a futex on a word of shared memory), so that it takes nothing from the cores the others compute
+on. Without one, or where there are no futexes, it looks again after sleeps that grow with the time already waited.
 """
 
 from __future__ import annotations

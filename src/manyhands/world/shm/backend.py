@@ -66,7 +66,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         self._rank, self._size = rank, size
         self.global_ranks = list(global_ranks) or list(range(size))
         self._group_name = self._group_desc = ""
-        self._memory = Memory(store, rank, (options or Options()).layout(size))
+        self._memory = Memory(store, rank, (options or Options()).layout(size), self.global_ranks)
         self._engine = Engine(self, timeout.total_seconds(), crowded=_crowded(size))
         self._counts = self._engine.counts
         self._collectives = Collectives(self._memory, self._counts, self.global_ranks)

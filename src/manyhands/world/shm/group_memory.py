@@ -19,7 +19,7 @@ import platform
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 import torch
@@ -45,9 +45,9 @@ fence: Callable[[], None] | None = None if platform.machine() in ("x86_64", "AMD
 class Memory:
     """One rank's mapping: `words` to announce with, tensors over any part to move data with."""
 
-    def __init__(self, store: Store, rank: int, layout: Layout):
+    def __init__(self, store: Store, rank: int, layout: Layout, global_ranks: Sequence[int]):
         self.rank = rank
-        self._map, self.layout = _attach(store, rank, layout)
+        self._map, self.layout = _attach(store, rank, layout, global_ranks)
         self.words = memoryview(self._map)[: self.layout.slots_at].cast("Q")
         self._process = os.getpid()
         self.words[rank * LINE + 1] = _start_time(self._process) or 0
@@ -74,7 +74,7 @@ class Memory:
             self.words[self.rank * LINE + 2] = 1
 
 
-def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]:
+def _attach(store: Store, rank: int, layout: Layout, global_ranks: Sequence[int]) -> tuple[mmap.mmap, Layout]:
     """Map the same memory on every rank: without a name where /proc allows it, else a file with its name removed."""
     # The n-th time this group of keys is used (a store may outlive a process group), its keys carry n.
     use = (store.add("joined", 1) - 1) // layout.ranks
@@ -98,11 +98,11 @@ def _attach(store: Store, rank: int, layout: Layout) -> tuple[mmap.mmap, Layout]
             os.unlink(path)
         if mapped is not None and not any(answer["problem"] for answer in answers):
             return mapped, planned
-    failed, answer = next((r, answer) for r, answer in enumerate(answers) if answer["problem"])
+    failed, answer = next(pair for pair in zip(global_ranks, answers, strict=True) if pair[1]["problem"])
     if answer["host"]:
         raise BadInput(
             f"manyhands_shm joins ranks of one host, but rank {failed} runs on {answer['host']}, "
-            f"which is not where rank 0 runs; use gloo across hosts"
+            f"which is not where rank {global_ranks[0]} runs; use gloo across hosts"
         )
     raise RankFailed(f"rank {failed} cannot map the group's shared memory: {answer['problem']}", rank=failed)
 

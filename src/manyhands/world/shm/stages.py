@@ -1,7 +1,7 @@
 """Stages: meetings of all ranks in shared memory, which every collective is made of.
 
-In a stage each rank may write into its own slot, announces its arrival, waits for
-the ranks whose slots it needs, and reads those. Slots and arrivals exist twice, for even and odd stages:
+In a stage each rank may write into its own slot, announces its arrival, waits for the ranks whose slots it needs, and
+reads those. Slots and arrivals exist twice, for even and odd stages:
 
     rank 0   write slot 0 | arrive s | wait for all s | read slots   | write | arrive s+1 | ...
     rank 1   write slot 1 |     arrive s | ............ read slots   |   write | arrive s+1 | ...
