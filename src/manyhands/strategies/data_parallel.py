@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data import nest
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data.batches import Batch
 from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job

@@ -32,7 +32,7 @@ from ..data.process_state import seeded
 from ..errors import BadInput
 from ..model.fsdp_units import find_units
 from ..model.optimizers import stand_in
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker, refuse

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..data.batches import Batch
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.health.process_lock import ProcessLock
 from ..world.health.waiting import Bell, wait_until
 from ..world.rank import Rank

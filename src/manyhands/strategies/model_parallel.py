@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from ..data.order import Shard
 from ..model import Cut
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job

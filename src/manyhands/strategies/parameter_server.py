@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from ..data.batches import Batch
 from ..errors import BadInput
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
 from .job import Job, trained_parameters

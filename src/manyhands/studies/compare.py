@@ -25,7 +25,7 @@ from ..strategies.contract import Strategy
 from ..task import Task
 from ..training.run_fit import run_fit
 from ..training.settings import FitSettings
-from ..world.default_ranks import default_ranks
+from ..world.devices import default_ranks
 from .compare_progress import CompareProgress
 
 HANDFUL = ("single", "ddp", "hogwild", "parameter_server")

@@ -1,10 +1,16 @@
-"""From what the user calls a device to one device a rank."""
+"""From what the user calls a device to one device per rank, and how many ranks there are when nobody says."""
 
 from __future__ import annotations
 
 import torch
 
 from ..errors import BadInput
+from ..record.run import available_cores
+
+
+def default_ranks() -> int:
+    """One per GPU, else one per core, at least two."""
+    return max(2, torch.cuda.device_count() or available_cores())
 
 
 def resolve_devices(spec: str, processes: int) -> list[torch.device]:

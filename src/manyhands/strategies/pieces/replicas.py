@@ -25,7 +25,7 @@ from ...data.order import Shard
 from ...data.splitting import Rule
 from ...errors import BadInput
 from ...record.clock import Clock
-from ...world.default_ranks import default_ranks
+from ...world.devices import default_ranks
 from ...world.launch.by_value import by_value_copy
 from .replica_threads import Threads, saved_bytes
 from .replica_transfers import Gather, Replicate, scatter
