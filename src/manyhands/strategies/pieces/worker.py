@@ -20,7 +20,8 @@ from .updater import Updater
 class OrdinaryWorker(Worker):
     """Forward, backward, update.
 
-    `model` is what is called (a wrapper may communicate inside), `plain` is the module with the user's names. `hold` keeps a wrapper from communicating while gradients are only accumulated.
+    `model` is what is called (a wrapper may communicate inside), `plain` is the module with the user's names. `hold`
+    keeps a wrapper from communicating while gradients are only accumulated.
     """
 
     not_captured: str | None = None
