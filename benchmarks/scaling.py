@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -29,6 +28,7 @@ from tables import show
 
 import manyhands as mh
 from manyhands.world.launch.processes import LaunchedProcess, launch
+from manyhands.world.rank import rank_of
 
 
 def data(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,16 +49,7 @@ def by_hand(ranks: int, per_rank: int, steps: int, apart: bool = False) -> float
         torch.manual_seed(0)
         model = make_model()
         if together:
-            first = process.index == 0
-            store = dist.TCPStore(
-                "127.0.0.1",
-                process.port,
-                ranks,
-                first,
-                timedelta(seconds=60),
-                wait_for_workers=False,
-                master_listen_fd=process.listener if first else None,
-            )
+            _, store = rank_of(process, torch.device("cpu"))
             dist.init_process_group("gloo", store=store, rank=process.index, world_size=ranks)
             model = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = make_optimizer(model.parameters())

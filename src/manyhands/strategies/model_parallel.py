@@ -9,10 +9,10 @@ r"""Model parallel: each rank holds some layers; a batch passes through them one
     each step    stage 0 reads the batch, computes its layers and sends the activations on;
                  the last stage computes the loss; gradients travel back the same way; every rank updates its own
 
-Cost per step, with A_k bytes of activations crossing cut k (those that want a gradient: G_k): bytes handed over
-sum_k (A_k + G_k); a tied weight of W bytes on h ranks adds h * W, clipping 8 a rank. Held on a rank: weights, gradients, optimizer state and activations of its own layers: this is what
-it is for. Exact, with BatchNorm too: every layer sees the whole batch. All but one rank wait, by design; `pipeline` is
-the same cut with several chunks under way.
+Cost per step, with A_k bytes of activations crossing cut k (those that want a gradient: G_k): bytes handed over sum_k
+(A_k + G_k); a tied weight of W bytes on h ranks adds h * W, clipping 8 a rank. Held on a rank: weights, gradients,
+optimizer state and activations of its own layers: this is what it is for. Exact, with BatchNorm too: every layer sees
+the whole batch. All but one rank wait, by design; `pipeline` is the same cut with several chunks under way.
 """
 
 from __future__ import annotations

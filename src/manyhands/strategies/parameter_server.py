@@ -10,12 +10,13 @@
     bounded    as async, but a rank more than `staleness` steps ahead of the slowest gets its answer later
     slices     all rows in one line, cut into `servers` equal lengths by bytes; the optimizer runs on each slice
 
-Cost per update, with P bytes of trained parameters and n ranks: ranks push n * P bytes and pull n * P, in all
-2 * n * P (a sparse gradient travels as its rows, of row bytes + 8 each; weights are pulled whole). Held: a server
-P / servers of weights and optimizer state; a rank weights, gradients and activations of its shard; in shared memory
-n gradients. There backward adds up gradients where the servers read them, and with mode=sync ranks on the CPU compute on
-the servers' weights themselves: the bytes change hands without being copied. Exact with mode=sync: sums in rank order, one update a step. async and bounded are not: n updates a step,
-each with a gradient of older weights; optimizers that normalise the gradient (Adam) move up to n times as far.
+Cost per update, with P bytes of trained parameters and n ranks: ranks push n * P bytes and pull n * P, in all 2 * n *
+P (a sparse gradient travels as its rows, of row bytes + 8 each; weights are pulled whole). Held: a server P / servers
+of weights and optimizer state; a rank weights, gradients and activations of its shard; in shared memory n gradients.
+There backward adds up gradients where the servers read them, and with mode=sync ranks on the CPU compute on the
+servers' weights themselves: the bytes change hands without being copied. Exact with mode=sync: sums in rank order,
+one update a step. async and bounded are not: n updates a step, each with a gradient of older weights; optimizers that
+normalise the gradient (Adam) move up to n times as far.
 Papers: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Ho et al., "More
 Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """

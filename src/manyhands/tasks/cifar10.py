@@ -1,9 +1,10 @@
 """CIFAR-10: 32x32 colour images in ten classes; MobileNetV2 or a ResNet, with any normalisation.
 
 The recipe: random crop, flip and cutout; label smoothing 0.1; SGD with Nesterov momentum 0.9 and weight decay 5e-4 on
-the weights of layers (not on biases, normalisations and gains); the learning rate follows the batch, and is less for a
-wide head; warm-up, then cosine or linear decay to zero. Without batch statistics (norm=group, norm=none) MobileNetV2 has standardised weights
-and residual branches that start at zero; see `models/norms.py`, and docs/tasks.md for how far that was tried.
+the weights of layers (not on biases, normalisations and gains); the learning rate follows the batch, and is less for
+a wide head; warm-up, then cosine or linear decay to zero. Without batch statistics (norm=group, norm=none)
+MobileNetV2 has standardised weights and residual branches that start at zero; see `models/norms.py`, and
+docs/tasks.md for how far that was tried.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Pipeline schedules: in which order a rank runs the forward and backward passes of its chunks.
 
 A schedule is a pure generator of actions. It knows nothing of tensors or processes: whoever runs it waits for what an
-action needs (the chunk's activations from the stage before, or its gradients from the stage after), does it, and hands
-the result on without waiting. `simulate` (pipeline_timeline.py) does just that with a clock, which gives the pictures below and the bubble:
-the share of the ranks' time spent waiting. With p stages, m chunks and equal costs, gpipe and 1f1b both take
-(m + p - 1) rounds of which m are work, so the bubble is (p - 1) / (m + p - 1); interleaved, with v stages a rank,
-shrinks it to (p - 1) / (v m + p - 1) where p divides m.
+action needs (the chunk's activations from the stage before, or its gradients from the stage after), does it, and
+hands the result on without waiting. `simulate` (pipeline_timeline.py) does just that with a clock, which gives the
+pictures below and the bubble: the share of the ranks' time spent waiting. With p stages, m chunks and equal costs,
+gpipe and 1f1b both take (m + p - 1) rounds of which m are work, so the bubble is (p - 1) / (m + p - 1); interleaved,
+with v stages a rank, shrinks it to (p - 1) / (v m + p - 1) where p divides m.
 
 In the pictures a forward pass takes one column and a backward pass two; digits are chunks, dots are waiting.
 """

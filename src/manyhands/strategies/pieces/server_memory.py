@@ -147,7 +147,10 @@ class MemoryServerEnd:
         return self._open(min(found, key=lambda rank: self._taken[rank])) if found else None
 
     def take_round(self) -> list[Message]:
-        """The next message of every rank, in their order. Asleep until the first message comes; that rank waits from then on, so there is a core to stay awake on."""
+        """The next message of every rank, in their order.
+
+        Asleep until the first message comes; that rank waits from then on, so there is a core to stay awake on.
+        """
 
         def lack() -> str:
             missing = sorted({*range(len(self._taken))} - {*self._come()})

@@ -5,9 +5,9 @@
       token.backward()            <------      loss.backward()                  backward: their gradients
 
 A message is a header (how many tensors; type, shape, strides and whether each wants a gradient), then the tensors
-themselves as they lie in memory, so sizes may change from step to step and layers see what they would see uncut. Integers and tensors without gradient pass forward only; where
-nothing that was sent wants a gradient, no answer comes and the token wants none. Sends never wait for the receiver:
-what is under way is kept in hand until `drain`.
+themselves as they lie in memory, so sizes may change from step to step and layers see what they would see uncut.
+Integers and tensors without gradient pass forward only; where nothing that was sent wants a gradient, no answer comes
+and the token wants none. Sends never wait for the receiver: what is under way is kept in hand until `drain`.
 
 Cost of a message: its tensors' bytes and a header of 512; the header is not counted as payload.
 """
