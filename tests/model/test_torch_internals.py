@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import manyhands as mh
-from manyhands.model import torch_internals as torch_parts
+from manyhands.model import torch_internals
 from manyhands.model.torch_internals import PARTS, Part
 from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pieces.gradients_in_place import GradientsInPlace
@@ -30,7 +30,7 @@ def _look_again() -> Iterator[None]:
     """What a test took away is there for the next one."""
     yield
     shm_trial._problem_of_two.cache_clear()
-    torch_parts.look()
+    torch_internals.look()
 
 
 def wide_task() -> mh.Task:
@@ -63,10 +63,10 @@ GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a stra
     "the order of DDP's buckets": (dist.Reducer, "_rebuild_buckets", "ddp"),
     "dispatch modes": (torch.utils._python_dispatch, "TorchDispatchMode", "single"),
     "the backward pass of a convolution": (torch.ops.aten, "convolution_backward", "pipeline"),
-    "the versions of tensors": (torch_parts.VERSIONS, "_find", "parameter_server"),
-    "the hooks on parameters": (torch_parts.PARAMETER_HOOKS, "_find", "ddp"),
-    "the tables of modules": (torch_parts.MODULE_TABLES, "_find", "ddp"),
-    "a look into nests": (torch_parts.TREE_LEAVES, "_find", "fsdp:unit_mb=0.001"),
+    "the versions of tensors": (torch_internals.VERSIONS, "_find", "parameter_server"),
+    "the hooks on parameters": (torch_internals.PARAMETER_HOOKS, "_find", "ddp"),
+    "the tables of modules": (torch_internals.MODULE_TABLES, "_find", "ddp"),
+    "a look into nests": (torch_internals.TREE_LEAVES, "_find", "fsdp:unit_mb=0.001"),
 }
 
 
@@ -103,7 +103,7 @@ def test_a_kernel_that_does_something_else_now_is_left_out(monkeypatch: pytest.M
 
 def test_without_versions_a_gradient_is_never_taken_for_missing() -> None:
     """A parameter's gradient lives in shared memory only where it shows whether backward has written there."""
-    torch_parts.leave_out(["the versions of tensors"])
+    torch_internals.leave_out(["the versions of tensors"])
     weight = torch.zeros(2, requires_grad=True)
     homes = GradientsInPlace({"weight": weight}, {"weight": torch.zeros(2)})
     for _ in range(3):
@@ -118,14 +118,14 @@ def test_without_versions_a_gradient_is_never_taken_for_missing() -> None:
 
 def test_without_versions_no_model_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut that missed a write would train something else: better refused."""
-    monkeypatch.setattr(torch_parts.VERSIONS, "_find", gone)
+    monkeypatch.setattr(torch_internals.VERSIONS, "_find", gone)
     with pytest.raises(mh.Refused, match="does not say whether a tensor was written into"):
         quick_fit(make_task("mlp"), "pipeline", ranks=2, max_steps=1)
 
 
 @pytest.mark.parametrize("strategy", ["data_parallel", "balanced_data_parallel"])
 def test_without_the_tables_of_modules_replicas_are_refused(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_parts.MODULE_TABLES, "_find", gone)
+    monkeypatch.setattr(torch_internals.MODULE_TABLES, "_find", gone)
     with pytest.raises(mh.Refused, match=r"does not know where torch .* keeps a module's parameters; use ddp"):
         quick_fit(make_task("mlp"), strategy, ranks=2, max_steps=1)
 
@@ -144,10 +144,10 @@ def test_a_batchnorm_of_anothers_make_counts_as_one() -> None:
     class Own(nn.BatchNorm1d.__base__):  # type: ignore[misc]
         pass
 
-    assert isinstance(Own(3), torch_parts.BATCHNORMS)
-    assert isinstance(nn.LazyBatchNorm2d(), torch_parts.BATCHNORMS)
-    assert not isinstance(nn.InstanceNorm2d(3), torch_parts.BATCHNORMS)
-    assert not isinstance(nn.GroupNorm(1, 3), torch_parts.BATCHNORMS)
+    assert isinstance(Own(3), torch_internals.BATCHNORMS)
+    assert isinstance(nn.LazyBatchNorm2d(), torch_internals.BATCHNORMS)
+    assert not isinstance(nn.InstanceNorm2d(3), torch_internals.BATCHNORMS)
+    assert not isinstance(nn.GroupNorm(1, 3), torch_internals.BATCHNORMS)
 
 
 # ---------------------------------------------------------------- shared memory
@@ -203,7 +203,7 @@ def test_an_untested_newer_torch_is_said_once(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("version", "newer"), [("2.11.0", 0), ("2.15.3+cpu", 0), ("2.16.0a0+git1", 1), ("3.0.0", 1)])
 def test_what_counts_as_newer(version: str, newer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
-    assert torch_parts.untested() == bool(newer)
+    assert torch_internals.untested() == bool(newer)
 
 
 def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,15 +219,15 @@ def test_on_a_newer_torch_two_ranks_try_shared_memory_first(monkeypatch: pytest.
 def test_the_versions_of_the_project_agree() -> None:
     """pyproject.toml says what was tested; the package has it in one place."""
     text = (ROOT / "pyproject.toml").read_text()
-    assert f"2.11 to {'.'.join(map(str, torch_parts.TESTED))}" in text
+    assert f"2.11 to {'.'.join(map(str, torch_internals.TESTED))}" in text
 
 
 def test_the_defaults_of_a_script_do_not_matter_to_the_trials() -> None:
     """oneDNN's product takes no float64: with that as the default dtype it was taken for missing."""
     torch.set_default_dtype(torch.float64)
     try:
-        torch_parts.look()
-        assert torch_parts.missing() == ()
+        torch_internals.look()
+        assert torch_internals.missing() == ()
         assert not shm_trial.SHARED_MEMORY.look()
     finally:
         torch.set_default_dtype(torch.float32)

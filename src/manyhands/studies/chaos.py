@@ -122,15 +122,15 @@ def _kill_the_parent(
     task: Task, strategy: Strategy, settings: FitSettings, fault: Fault, result: dict[str, Any]
 ) -> Run | None:
     """Train in a program of its own, which a rank kills; then resume here what it left."""
-    parcel = pack((task, strategy, settings, fault))
+    packed = pack((task, strategy, settings, fault))
     try:
-        code = f"from manyhands.studies.chaos import be_killed; be_killed({parcel})"
+        code = f"from manyhands.studies.chaos import be_killed; be_killed({packed})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         child = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[parcel], env=environment, stdin=subprocess.DEVNULL
+            [sys.executable, "-c", code], pass_fds=[packed], env=environment, stdin=subprocess.DEVNULL
         )
     finally:
-        os.close(parcel)
+        os.close(packed)
     began = time.time()
     try:
         code_of_child = child.wait(LIMIT_SECONDS)
@@ -152,9 +152,9 @@ def _kill_the_parent(
     return run
 
 
-def be_killed(parcel: int) -> None:
+def be_killed(packed: int) -> None:
     """The life of a caller that a rank kills."""
-    task, strategy, settings, fault = unpack(parcel)
+    task, strategy, settings, fault = unpack(packed)
     run_fit(task, strategy, replace(settings, fault=replace(fault, caller=os.getpid())))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import RankFailed
-from ..model import torch_internals as torch_parts
+from ..model import torch_internals
 from ..record.run import Run, available_cores
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
@@ -87,8 +87,8 @@ class Attempts:
             raise refuse(strategy, f"{reason}; use ddp or parameter_server")
         asked = strategy.traits.transport
         transport = transport_for(asked, self.devices, processes(strategy), engine.hosts)
-        torch_parts.look()
-        unknown = torch_parts.note([SHARED_MEMORY] if transport != asked else [])
+        torch_internals.look()
+        unknown = torch_internals.note([SHARED_MEMORY] if transport != asked else [])
         if unknown and engine.leads:
             self.note(unknown)
         check_stream(strategy, self.job, survives)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -19,6 +22,7 @@ from ..strategies.job import Job, StepSettings, trained_parameters
 from ..task import Task
 from ..world.launch.by_value import by_value_copy
 
+COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 REFER_TO_MODEL = ("loss", "optimizer", "schedule", "augment", "metrics", "sample")
 
 
@@ -33,9 +37,21 @@ def build(task: Task, settings: StepSettings) -> Job:
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
     job = Job(task, model.train(), train, test, order, settings)
     _check_layouts(model)
-    check_optimizer(task, trained_parameters(model), job.total_updates)
+    with _compiler_cache_unnamed():
+        check_optimizer(task, trained_parameters(model), job.total_updates)
     job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
     return job
+
+
+@contextmanager
+def _compiler_cache_unnamed() -> Iterator[None]:
+    """The first optimizer of a program brings torch's compiler, which names its cache in the caller's environment."""
+    named = COMPILER_CACHE in os.environ
+    try:
+        yield
+    finally:
+        if not named:
+            os.environ.pop(COMPILER_CACHE, None)
 
 
 def _check_layouts(model: nn.Module) -> None:

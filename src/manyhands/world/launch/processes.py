@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import BadInput, PeerMissing, RankFailed
-from ...model import torch_internals as torch_parts
+from ...model import torch_internals
 from ..health.heartbeats import Board, death
 from ..health.stacks import stacks
 from ..shared_memory import anonymous_file, close_quietly, share_tensors
@@ -119,7 +119,7 @@ class _Launch:
             slots=slots,
             keep_memory=keep_memory,
             arithmetic=arithmetic(),
-            without=torch_parts.missing(),
+            without=torch_internals.missing(),
         )
         passed = {"meeting": meeting, "surroundings": pack(surroundings), "body": content, "shared": memory}
         pairs = [socket.socketpair() for _ in range(self.processes)]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import PeerMissing, RankFailed
-from ...model import torch_internals as torch_parts
+from ...model import torch_internals
 from ..health.heartbeats import PID, Board, where, who
 from ..health.stacks import answer_with_stacks
 from ..shared_memory import Slot, attach_tensors, close_quietly
@@ -105,7 +105,7 @@ def _enter(its: Surroundings, index: int) -> None:
     sys.path[:] = its.path
     torch.set_num_threads(its.threads)
     set_arithmetic(its.arithmetic)
-    torch_parts.leave_out(its.without)
+    torch_internals.leave_out(its.without)
     if its.keep_memory:
         keep_freed_memory()
 
