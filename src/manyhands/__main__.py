@@ -1,5 +1,5 @@
 """`python -m manyhands`, which is also what torchrun starts."""
 
-from .cli.app import main
+from .cli import main
 
 main()
