@@ -41,7 +41,7 @@ class SparseBuffer(nn.Linear):
         ({"batch_size": 2.5}, r"task\.batch_size .* \(found 2\.5\)"),
         ({"epochs": 0}, r"task\.epochs must be a whole number of at least 1"),
         ({"seed": -1}, r"task\.seed must be a whole number of at least 0"),
-        ({"loss": 3}, r"task\.loss must be callable \(found int 3\)"),
+        ({"loss": 3}, r"task\.loss must be callable or None \(found int 3\)"),
         (
             {"optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)},
             r"task\.optimizer must make an optimizer.*functools\.partial",

@@ -25,8 +25,8 @@ class Task:
 
     model: nn.Module | Callable[[], nn.Module]
     train: Dataset | tuple[Any, Any] | Callable[[], Any]
-    loss: Callable[[Any, Any], Tensor]
-    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+    loss: Callable[..., Tensor] | None = None  # None: the model gives its loss itself
+    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer] = None  # type: ignore[assignment]
     test: Dataset | tuple[Any, Any] | Callable[[], Any] | None = None
     batch_size: int = 128
     epochs: int = 1
@@ -34,6 +34,11 @@ class Task:
     augment: Callable[[Any, Tensor], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
     metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None
+    call: str | None = None  # "one", "args" or "kwargs": model(input), model(*input), model(**input)
+    target: str | tuple[str, ...] | None = None  # the key, or keys, of the target where samples are mappings
+    weight: Callable[[Any], Any] | None = None  # target -> how many units (tokens, say) the loss is a mean over
+    eval_batch_size: int | None = None  # samples per pass of an evaluation; None: batch_size
+    ema: float | None = None  # decay of an average of the weights, kept per update
     seed: int = 0
     name: str = ""
     sample: Callable[[nn.Module, int], str] | None = None  # (trained model, length) -> text, for `train --sample N`
@@ -48,10 +53,9 @@ class Task:
                 "task.optimizer must make an optimizer from named parameters, not be one: "
                 f"use functools.partial(torch.optim.{type(self.optimizer).__name__}, lr=...)"
             )
-        for name in ("loss", "optimizer"):
-            if not callable(getattr(self, name)):
-                raise BadInput(f"task.{name} must be callable (found {_kind(getattr(self, name))})")
-        for name in ("schedule", "augment", "collate", "sample"):
+        if not callable(self.optimizer):
+            raise BadInput(f"task.optimizer must be callable (found {_kind(self.optimizer)})")
+        for name in ("loss", "schedule", "augment", "collate", "sample", "weight"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise BadInput(f"task.{name} must be callable or None (found {_kind(value)})")

@@ -63,5 +63,5 @@ class BalancedDataParallel(Strategy):
         rules: BatchRules = job.prepared.batch
         devices = replica_devices(rank, self.ranks)
         model = DataParallelModel(place_model(job, rank), devices, self.shares, rank.clock, rules.input)
-        criterion = DataParallelCriterion(job.task.loss, devices, rank.clock, rules.target)
+        criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target)
         return ReplicaWorker(job, rank, model, criterion, criterion.replicas)

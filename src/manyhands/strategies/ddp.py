@@ -76,7 +76,7 @@ class DDPWorker(WrappedWorker):
         self.may_miss = strategy.find_unused or may_miss(job)
         on_one_gpu = rank.device.type == "cuda" and not spread_over_devices(model)
         wrapped = DistributedDataParallel(
-            WithLoss(model, job.task.loss),
+            WithLoss(model, job.calling),
             device_ids=[rank.device] if on_one_gpu else None,
             bucket_cap_mb=strategy.bucket_mb,
             find_unused_parameters=self.may_miss,

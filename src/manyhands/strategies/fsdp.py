@@ -102,13 +102,13 @@ class FSDP(Strategy):
         """Names of the units, the same for every rank; none where a rank may come by a unit that another misses."""
         if may_miss(job):
             return []
-        model, _, augment = job.copies()
+        model, calling, augment = job.copies()
         input = nest.each(job.example()[0], Tensor.clone)
 
         def trial(model: nn.Module) -> None:
             with seeded(job.task.seed):
                 keys = torch.arange(nest.count(input))
-                model.train()(augment(input, keys) if augment is not None else input)
+                calling.output(model.train(), augment(input, keys) if augment is not None else input)
 
         return find_units(model, int(self.unit_mb * 2**20), trial)
 
@@ -134,7 +134,7 @@ class FSDPWorker(WrappedWorker):
 
         kept_whole = {parameter for parameter in model.parameters() if parameter.dim() == 0}
         user_given = dict(trained_parameters(model))
-        root = WithAllGradients(model, job.task.loss) if may_miss(job) else WithLoss(model, job.task.loss)
+        root = WithAllGradients(model, job.calling) if may_miss(job) else WithLoss(model, job.calling)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
         mesh = init_device_mesh(rank.device.type, (rank.processes,))

@@ -17,6 +17,7 @@ from ..data.order import Order
 from ..data.sources import Source
 from ..data.stream import StreamSource
 from ..errors import BadInput
+from ..model.calling import Calling
 from ..model.optimizers import OptimizerTraits
 from ..model.recipe import Recipe
 from ..model.torch_internals import BATCHNORMS
@@ -87,6 +88,7 @@ class Job:
     test: Source | None
     order: Order
     settings: StepSettings
+    calling: Calling
     proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
     optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
@@ -130,10 +132,10 @@ class Job:
     def has_batchnorm(self) -> bool:
         return any(isinstance(module, BATCHNORMS) and module.training for module in self.model.modules())
 
-    def copies(self) -> tuple[nn.Module, Callable[..., Any], Callable[..., Any] | None]:
-        """The model, the loss and the augmentation to try things on: nothing done to them reaches anybody."""
-        model, loss, augment = by_value_copy((self._as_sent, self.task.loss, self.task.augment))
-        return model.make() if isinstance(model, Recipe) else model, loss, augment
+    def copies(self) -> tuple[nn.Module, Calling, Callable[..., Any] | None]:
+        """The model, how it is called, and the augmentation to try things on: nothing done to them reaches anybody."""
+        model, calling, augment = by_value_copy((self._as_sent, self.calling, self.task.augment))
+        return model.make() if isinstance(model, Recipe) else model, calling, augment
 
     @property
     def _as_sent(self) -> nn.Module | Recipe:

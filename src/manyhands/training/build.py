@@ -17,6 +17,7 @@ from ..data.process_state import seeded
 from ..data.sources import make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
+from ..model.calling import Calling
 from ..model.optimizers import check_optimizer, optimizer_traits
 from ..strategies.job import Job, StepSettings, trained_parameters
 from ..task import Task
@@ -35,7 +36,8 @@ def build(task: Task, settings: StepSettings) -> Job:
         train = make_source(_made(task.train, "train"), task.collate, "train")
         test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
-    job = Job(task, model.train(), train, test, order, settings)
+    calling = Calling.of(task, model, lambda: train.gather(torch.arange(min(2, len(train)))))
+    job = Job(task, model.train(), train, test, order, settings, calling)
     _check_layouts(model)
     with _compiler_cache_unnamed():
         check_optimizer(task, trained_parameters(model), job.total_updates)

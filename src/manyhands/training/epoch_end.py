@@ -37,7 +37,7 @@ class Judge:
         if self._rank.hosts == 1:
             torch.set_num_threads(available_cores())  # the other ranks only wait meanwhile
         try:
-            return evaluate_model(self._job.task, model, self._job.test, self._rank.device)
+            return evaluate_model(self._job.task, self._job.calling, model, self._job.test, self._rank.device)
         finally:
             torch.set_num_threads(self._rank.threads)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..data.feed import each_once
 from ..data.sources import Source
 from ..errors import BadInput
+from ..model.calling import Calling
 from ..strategies.job import StepSettings
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
@@ -35,7 +36,7 @@ def evaluate(
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
     model = with_weights(job.model, weights).to(torch.device(device))
-    return evaluate_model(task, model, source, torch.device(device))
+    return evaluate_model(task, job.calling, model, source, torch.device(device))
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -55,7 +56,9 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 @torch.no_grad()
-def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.device) -> dict[str, Any]:
+def evaluate_model(
+    task: Task, calling: Calling, model: nn.Module, source: Source, device: torch.device
+) -> dict[str, Any]:
     """What the record calls `test`."""
     training = model.training
     model.eval()
@@ -65,8 +68,8 @@ def evaluate_model(task: Task, model: nn.Module, source: Source, device: torch.d
     samples = 0
     for input, target, count in each_once(source, BATCH, device):
         samples += count
-        output = model(input)
-        loss_sum += task.loss(output, target).double().cpu() * count
+        output = calling.output(model, input)
+        loss_sum += calling.loss_of(output, target).double().cpu() * count
         for name, metric in (task.metrics or {}).items():
             metrics[name] = metrics.get(name, 0.0) + _mean(metric(output, target)) * count
         if task.metrics is None and (right := _right(output, target)) is not None:

@@ -88,7 +88,7 @@ class StagesWorker(Worker):
                 with autocast(self.job, self.rank.device):
                     output = self.stages[number](*arrived)
                     if number == self.last:
-                        end = self.job.task.loss(self.pieces.assemble(output), targets[chunk])
+                        end = self.job.calling.loss_of(self.pieces.assemble(output), targets[chunk])
                     else:
                         end = send(output, self._peer(number + 1), self.links, self._tags(number + 1, chunk))
                 if number == self.last:

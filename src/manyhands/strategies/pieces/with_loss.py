@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...model.calling import Calling
 from ...world.rank import Rank
 from ..job import Job
 
@@ -18,13 +19,13 @@ class WithLoss(nn.Module):
     torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Tensor]):
+    def __init__(self, model: nn.Module, calling: Calling):
         super().__init__()
         self.model = model
-        self._loss = (loss,)  # in a tuple: a loss that is a module is not part of the model
+        self._calling = calling  # a loss that is a module is not part of the model
 
     def forward(self, input: Any, target: Any) -> Tensor:
-        return self._loss[0](self.model(input), target)
+        return self._calling.loss_of(self._calling.output(self.model, input), target)
 
 
 def may_miss(job: Job) -> bool:

@@ -42,7 +42,7 @@ class OrdinaryWorker(Worker):
         )
         self.model = model
         self._hold, self._after_backward = hold, after_backward
-        self._loss = job.task.loss
+        self._loss: Callable[[Any, Any], Tensor] = job.calling.loss_of
 
     def replace_parts(
         self, after_backward: Callable[[], None] | None = None, write: Callable[[], Any] | None = None
@@ -80,7 +80,7 @@ class OrdinaryWorker(Worker):
         return batch.weight
 
     def loss_of(self, batch: Batch) -> Tensor:
-        return self._loss(self.model(batch.input), batch.target)
+        return self._loss(self.job.calling.output(self.model, batch.input), batch.target)
 
 
 class WrappedWorker(OrdinaryWorker):

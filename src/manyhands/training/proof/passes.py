@@ -48,7 +48,7 @@ class Trial:
     """A copy of the model with its loss, to run passes on."""
 
     def __init__(self, job: Job, double: bool = False):
-        self.model, self.loss_of, self.augment = job.copies()
+        self.model, self.calling, self.augment = job.copies()
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, BATCHNORMS):
@@ -76,10 +76,10 @@ class Trial:
             input, target = self.input_of(samples), nest.each(samples.target, self._own)
             if watch and self.augment is not None:
                 outputs["augment"] = next(nest.leaves(input)).detach().clone()
-            output = self.model(input)
+            output = self.calling.output(self.model, input)
             if check is not None:
                 check(output, target)
-            loss = self.loss_of(output, target)
+            loss = self.calling.loss_of(output, target)
             check_loss(loss)
             if backward and loss.requires_grad:
                 loss.backward()

@@ -67,7 +67,7 @@ def _check(job: Job, model: nn.Module, before: dict[str, nn.Parameter], output: 
 
 def _choose_layout(job: Job, input: Any, target: Any) -> None:
     """Lay the model's images out with channels last, where its layers are faster so on CPU."""
-    model, loss_of, _ = job.copies()
-    if channels_last_pays(model, lambda model: loss_of(model(input), target)):
+    model, calling, _ = job.copies()
+    if channels_last_pays(model, lambda model: calling.loss_of(calling.output(model, input), target)):
         job.model = lay_channels_last(job.model)
         job.channels_last = True
