@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import manyhands as mh
 
-config = GPT2Config(64, 32, 32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 tokens = torch.randint(0, 8, (256, 16), generator=torch.Generator().manual_seed(0)).cumsum(1) % 64
 task = mh.Task(
     model=partial(GPT2LMHeadModel, config),

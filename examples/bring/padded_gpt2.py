@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import manyhands as mh
 
-config = GPT2Config(64, 32, 32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 texts = [torch.arange(2 + 7 * number % 23) * (1 + number % 5) % 64 for number in range(256)]
 padded, labels = (pad_sequence(texts, batch_first=True, padding_value=value) for value in (0, -100))
 task = mh.Task(
