@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 from ..data.order import Order
 from ..data.process_state import seeded
-from ..data.sources import make_source
+from ..data.sources import Source, make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.calling import Calling
@@ -36,7 +37,7 @@ def build(task: Task, settings: StepSettings) -> Job:
         train = make_source(_made(task.train, "train"), task.collate, "train")
         test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
-    calling = Calling.of(task, model, lambda: train.gather(torch.arange(min(2, len(train)))))
+    calling = Calling.of(task, model, partial(_first_samples, task, train))
     job = Job(task, model.train(), train, test, order, settings, calling)
     _check_layouts(model)
     with _compiler_cache_unnamed():
@@ -102,6 +103,16 @@ def _build_model(task: Task) -> tuple[Task, nn.Module]:
     if not isinstance(model, nn.Module):
         raise BadInput(f"task.model made a {type(model).__name__}, not a torch.nn.Module")
     return task, model
+
+
+def _first_samples(task: Task, train: Source) -> tuple[Any, Any]:
+    """As the model gets them, from copies of its own."""
+    count = min(2, len(train))
+    with seeded(task.seed):
+        input, target = by_value_copy(train.gather(torch.arange(count)))
+        if task.augment is not None:
+            input = by_value_copy(task.augment)(input, torch.arange(count))
+    return input, target
 
 
 def _made(data: Any, name: str) -> Any:
