@@ -21,6 +21,9 @@ weighted with the true count. Paper: Krizhevsky, "One weird trick for paralleliz
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from ..errors import BadInput
 from ..world.devices import default_ranks
@@ -30,7 +33,7 @@ from .job import Job
 from .pieces.batch_rules import BatchRules, ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
 from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
-from .pieces.replicas import DataParallelCriterion, DataParallelModel, normalised
+from .pieces.replicas import DataParallelCriterion, DataParallelModel, Outputs, normalised
 
 
 @dataclass(frozen=True)
@@ -63,5 +66,13 @@ class BalancedDataParallel(Strategy):
         rules: BatchRules = job.prepared.batch
         devices = replica_devices(rank, self.ranks)
         model = DataParallelModel(place_model(job, rank), devices, self.shares, rank.clock, rules.input)
-        criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target)
-        return ReplicaWorker(job, rank, model, criterion, criterion.replicas)
+        criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target, job.weight)
+
+        def loss(outputs: Outputs, target: Any) -> Tensor:
+            if job.weight is not None:
+                worker.units.count(target, rank.device)
+            found: Tensor = criterion(outputs, target)
+            return found
+
+        worker = ReplicaWorker(job, rank, model, loss, criterion.replicas)
+        return worker

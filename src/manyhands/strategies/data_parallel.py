@@ -64,7 +64,7 @@ class DataParallel(Strategy):
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)
             worker.gathered_bytes = sum(tensor.nbytes for tensor in nest.leaves(gathered))
-            return job.calling.loss_of(gathered, target)
+            return worker.units.loss_of(gathered, target)
 
         worker = ReplicaWorker(job, rank, model, loss)
         return worker

@@ -37,7 +37,7 @@ def build(task: Task, settings: StepSettings) -> Job:
         test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
     order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
     calling = Calling.of(task, model, lambda: train.gather(torch.arange(min(2, len(train)))))
-    job = Job(task, model.train(), train, test, order, settings, calling)
+    job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight)
     _check_layouts(model)
     with _compiler_cache_unnamed():
         check_optimizer(task, trained_parameters(model), job.total_updates)
