@@ -81,6 +81,7 @@ class Run:
     test: dict[str, Any] | None = None
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
+    weight: str | None = None  # what the loss is a mean over: "given" by the task, or as found; null: samples
     rounds: list[float] | None = None
     comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
     resumed_from: dict[str, Any] | None = None

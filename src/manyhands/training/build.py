@@ -48,7 +48,7 @@ def build(task: Task, settings: StepSettings) -> Job:
             "drops the last batch (drop_last=True): nothing is left to train on"
         )
     calling = Calling.of(task, model, partial(_first_samples, task, train))
-    job = Job(task, model.train(), train, test, order, settings, calling, notes=notes)
+    job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight, notes=notes)
     _check_layouts(model)
     with _compiler_cache_unnamed():
         check_optimizer(task, trained_parameters(model), job.total_updates)

@@ -22,7 +22,7 @@ from ...model.layout import channels_last_pays, lay_channels_last
 from ...strategies.job import Job, Proof
 from .passes import Samples, Trial, unused_in
 from .prove import prove
-from .refusals import check_class_targets, check_same_parameters, check_without_target
+from .refusals import check_class_targets, check_same_parameters, check_weight, check_without_target
 from .samples import read_samples
 
 
@@ -34,6 +34,7 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     """
     trial, samples = Trial(job), _two_samples(job)
     check, read = partial(_check, job, trial, dict(trial.model.named_parameters())), partial(read_samples, job)
+    check_weight(job.weight, samples.target, samples.count)
     began = process_time()
     try:
         found = trial.run(samples, check=check)
