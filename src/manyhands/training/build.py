@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -46,8 +47,8 @@ def build(task: Task, settings: StepSettings) -> Job:
             f"task.train holds {len(train)} samples, fewer than the batch_size of {task.batch_size}, and its DataLoader "
             "drops the last batch (drop_last=True): nothing is left to train on"
         )
-    calling = Calling.of(task, model, lambda: train.gather(torch.arange(min(2, len(train)))))
-    job = Job(task, model.train(), train, test, order, settings, calling, notes=notes)
+    calling = Calling.of(task, model, partial(_first_samples, task, train))
+    job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight, notes=notes)
     _check_layouts(model)
     with _compiler_cache_unnamed():
         check_optimizer(task, trained_parameters(model), job.total_updates)
@@ -133,6 +134,16 @@ def _build_model(task: Task) -> tuple[Task, nn.Module]:
     if not isinstance(model, nn.Module):
         raise BadInput(f"task.model made a {type(model).__name__}, not a torch.nn.Module")
     return task, model
+
+
+def _first_samples(task: Task, train: Source) -> tuple[Any, Any]:
+    """As the model gets them, from copies of its own."""
+    count = min(2, len(train))
+    with seeded(task.seed):
+        input, target = by_value_copy(train.gather(torch.arange(count)))
+        if task.augment is not None:
+            input = by_value_copy(task.augment)(input, torch.arange(count))
+    return input, target
 
 
 def _made(data: Any, name: str) -> Any:

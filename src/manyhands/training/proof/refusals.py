@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ...data.sources import TensorSource
 from ...errors import BadInput
 from ...model.calling import Calling
 from ...strategies.job import Job
+from ...strategies.pieces.units import units_of
 
 
 def check_same_parameters(before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
@@ -68,6 +70,18 @@ def check_class_targets(job: Job, output: Any, target: Any) -> None:
             raise BadInput(
                 f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
             )
+
+
+def check_weight(weight: Callable[[Any], Any] | None, target: Any, samples: int) -> None:
+    if weight is None:
+        return
+    try:
+        units_of(weight, target)
+    except BadInput:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise BadInput(f"task.weight failed on the targets of {samples} samples: {reason}") from problem
 
 
 def _loss_name(loss: Any) -> str | None:
