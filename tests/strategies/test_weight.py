@@ -75,7 +75,8 @@ def check(task: mh.Task, strategy: str, ranks: int, one: mh.Run | None = None, *
     assert distance(one, many) <= 1e-5
     assert many.losses == pytest.approx(one.losses, rel=1e-5)
     assert [epoch["loss"] for epoch in many.epochs] == pytest.approx([epoch["loss"] for epoch in one.epochs], rel=1e-5)
-    assert many.test is not None and one.test is not None
+    assert many.test is not None
+    assert one.test is not None
     assert many.test["loss"] == pytest.approx(one.test["loss"], rel=1e-5)
     assert many.samples == one.samples
 
