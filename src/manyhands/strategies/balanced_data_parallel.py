@@ -65,7 +65,9 @@ class BalancedDataParallel(Strategy):
     def setup(self, job: Job, rank: Rank) -> Worker:
         rules: BatchRules = job.prepared.batch
         devices = replica_devices(rank, self.ranks)
-        model = DataParallelModel(place_model(job, rank), devices, self.shares, rank.clock, rules.input)
+        model = DataParallelModel(
+            place_model(job, rank), devices, self.shares, rank.clock, rules.input, call=job.calling.needed
+        )
         criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target, job.weight)
 
         def loss(outputs: Outputs, target: Any) -> Tensor:

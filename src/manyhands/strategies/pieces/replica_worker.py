@@ -51,6 +51,9 @@ class ReplicaWorker(OrdinaryWorker):
         except Exception as problem:
             raise self._named(problem) from problem
 
+    def loss_of(self, batch: Batch) -> Tensor:
+        return self._loss(self.model(batch.input), batch.target)  # replicas call the model as the task says
+
     def _named(self, problem: Exception) -> Exception:
         """A failure of a replica names it as the rank it is."""
         index = next((part.failed for part in self._threads if part.failed is not None), None)

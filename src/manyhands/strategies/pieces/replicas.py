@@ -55,10 +55,11 @@ class DataParallelModel(nn.Module):
         clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in a model's one input, where that is known
         output_rule: Rule | None = None,
+        call: Callable[[nn.Module, Any], Any] | None = None,  # how the module takes its one input, where not as it is
     ):
         super().__init__()
         self.module = module
-        self.replicas = Replicas(module, _devices(module, devices), clock)
+        self.replicas = Replicas(module, _devices(module, devices), clock, call)
         self.shares = None if shares is None else normalised(shares, len(self.replicas.devices))
         self._rule = None if rule is None else ((rule,), splitting.SHARED)
         self._output_rule = output_rule
@@ -105,7 +106,7 @@ class DataParallelCriterion(nn.Module):
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
         counts = getattr(outputs, "counts", None) or tuple(nest.count(output) for output in outputs)
         rule = self._rule or splitting.inferred(target)
-        total = splitting.count(target, rule)
+        total = splitting.count(target, rule) or sum(counts)  # a target of no tensors (None) counts nothing
         if sum(counts) != total:
             raise BadInput(
                 f"the outputs hold {sum(counts)} samples in {len(counts)} parts, the targets {total}; "
@@ -126,6 +127,10 @@ class DataParallelCriterion(nn.Module):
         return weighted(means, torch.stack([number.to(means.device) for number in units]))
 
 
+def _as_it_is(module: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
 def _copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
@@ -136,8 +141,14 @@ def _copied(module: nn.Module) -> nn.Module:
 class Replicas:
     """Copies of a module (or a plain function), one a device, and the threads that run them."""
 
-    def __init__(self, module: Callable[..., Any], devices: Sequence[torch.device], clock: Clock | None = None):
-        self.module, self.devices = module, list(devices)
+    def __init__(
+        self,
+        module: Callable[..., Any],
+        devices: Sequence[torch.device],
+        clock: Clock | None = None,
+        call: Callable[..., Any] | None = None,  # call(copy, input), where it is not copy(input)
+    ):
+        self.module, self.devices, self._call = module, list(devices), call or _as_it_is
         self.clock = clock or Clock()
         self.threads = Threads(self.devices)
         self.copies = [_copied(module) if isinstance(module, nn.Module) else module for _ in self.devices]
@@ -162,9 +173,9 @@ class Replicas:
         def call(index: int, own: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self._load(index, own)
             if not weigh:
-                return self.copies[index](*args, **kwargs)
+                return self._call(self.copies[index], *args, **kwargs)
             with saved_bytes(own) as found:
-                output = self.copies[index](*args, **kwargs)
+                output = self._call(self.copies[index], *args, **kwargs)
             self.saved_bytes[index] = sum(found.values())
             return output
 

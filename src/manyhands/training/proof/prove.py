@@ -100,7 +100,7 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 
 def _find_state(trial: Trial, whole: Samples, few: Samples, first: Pass, known: Proof) -> Proof:
     """Compare what the model holds before and after a call, and what it answers to the same batch again."""
-    kept = kept_state(trial.model, trial.input_of(few))
+    kept = kept_state(trial.model, trial.input_of(few), trial.calling.needed)
     written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in written if name in parameters))
