@@ -21,9 +21,6 @@ weighted with the true count. Paper: Krizhevsky, "One weird trick for paralleliz
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
 
 from ..errors import BadInput
 from ..world.devices import default_ranks
@@ -32,8 +29,8 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import BatchRules, ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
-from .pieces.replicas import DataParallelCriterion, DataParallelModel, Outputs, normalised
+from .pieces.replica_worker import check_replicas, losses_where_outputs_are, replica_devices
+from .pieces.replicas import DataParallelModel, normalised
 
 
 @dataclass(frozen=True)
@@ -68,13 +65,4 @@ class BalancedDataParallel(Strategy):
         model = DataParallelModel(
             place_model(job, rank), devices, self.shares, rank.clock, rules.input, call=job.calling.needed
         )
-        criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target, job.weight)
-
-        def loss(outputs: Outputs, target: Any) -> Tensor:
-            if job.weight is not None:
-                worker.units.count(target, rank.device)
-            found: Tensor = criterion(outputs, target)
-            return found
-
-        worker = ReplicaWorker(job, rank, model, loss, criterion.replicas)
-        return worker
+        return losses_where_outputs_are(job, rank, model, rules.target)
