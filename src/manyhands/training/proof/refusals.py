@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...data.sources import TensorSource
 from ...errors import BadInput
+from ...model.calling import Calling
 from ...strategies.job import Job
 
 
@@ -30,6 +31,19 @@ def check_loss(loss: Any) -> None:
         raise BadInput(
             f"task.loss must return one number, the mean over samples (found shape {tuple(loss.shape)}); use reduction='mean'"
         )
+
+
+def check_without_target(calling: Calling, output: Any, target: Any) -> None:
+    """Samples may have no target, but then the loss must do without."""
+    if target is not None or calling.loss is None:
+        return
+    try:
+        calling.loss_of(output, None)
+    except Exception as problem:
+        raise BadInput(
+            f"task.loss failed without a target ({type(problem).__name__}: {str(problem).strip().splitlines()[0]}), "
+            'but samples have none; name its key (task.target="labels"), or give samples as (input, target)'
+        ) from problem
 
 
 def check_class_targets(job: Job, output: Any, target: Any) -> None:
