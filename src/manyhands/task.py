@@ -33,7 +33,7 @@ class Task:
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
     augment: Callable[[Any, Tensor], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
-    metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None
+    metrics: dict[str, Any] | None = None  # functions of (output, target), or objects with update and compute
     call: str | None = None  # "one", "args" or "kwargs": model(input), model(*input), model(**input)
     target: str | tuple[str, ...] | None = None  # the key, or keys, of the target where samples are mappings
     weight: Callable[[Any], Any] | None = None  # target -> how many units (tokens, say) the loss is a mean over
@@ -48,6 +48,11 @@ class Task:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise BadInput(f"task.{name} must be a whole number of at least {least} (found {value!r})")
+        size, decay = self.eval_batch_size, self.ema
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise BadInput(f"task.eval_batch_size must be a whole number of at least 1, or None (found {size!r})")
+        if decay is not None and (isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 < decay < 1):
+            raise BadInput(f"task.ema must be a decay above 0 and below 1, such as 0.999, or None (found {decay!r})")
         if isinstance(self.optimizer, Optimizer):
             raise BadInput(
                 "task.optimizer must make an optimizer from named parameters, not be one: "
@@ -63,8 +68,11 @@ class Task:
             raise BadInput(f"task.model must be a module or a function that makes one (found {_kind(self.model)})")
         if self.metrics is not None:
             for key, value in self.metrics.items():
-                if not callable(value):
-                    raise BadInput(f"task.metrics[{key!r}] must be callable (found {_kind(value)})")
+                if not callable(value) and not (hasattr(value, "update") and hasattr(value, "compute")):
+                    raise BadInput(
+                        f"task.metrics[{key!r}] must be callable with (output, target), or have update and compute "
+                        f"(found {_kind(value)})"
+                    )
 
     def replace(self, **changes: Any) -> Task:
         """A copy of this task with some fields changed."""
