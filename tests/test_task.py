@@ -48,8 +48,8 @@ class SparseBuffer(nn.Linear):
         ),
         ({"schedule": 1}, r"task\.schedule must be callable or None"),
         ({"model": 1}, r"task\.model must be a module or a function"),
-        ({"ema": 1.0}, r"task\.ema must be a decay above 0 and below 1, such as 0\.999, or None \(found 1\.0\)"),
-        ({"eval_batch_size": True}, r"task\.eval_batch_size must be a whole number of at least 1, or None"),
+        ({"ema": 1.0}, r"task\.ema must be above 0 and below 1, such as 0\.999 \(found 1\.0\)"),
+        ({"eval_batch_size": True}, r"task\.eval_batch_size must be a whole number of at least 1"),
         ({"metrics": {"f1": 3}}, r"task\.metrics\['f1'\] must be callable"),
     ],
 )
@@ -92,7 +92,10 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
             r"task\.optimizer failed on the model's named parameters",
         ),
         ({"optimizer": lambda named: 3}, r"task\.optimizer must make a torch\.optim\.Optimizer"),
-        ({"train": [torch.zeros(3)] * 5}, r"samples must be \(input, target\) pairs"),
+        (
+            {"train": [torch.zeros(20)] * 5},
+            r'task\.loss failed without a target \(TypeError: .*\), but samples have none; name its key \(task\.target="labels"\)',
+        ),
         ({"test": (torch.zeros(5, 20), torch.zeros(4).long())}, r"task\.test lengths differ"),
     ],
 )

@@ -30,16 +30,19 @@ def by_single(case: str, accumulate: int = 1) -> dict[str, Tensor]:
 
 def judge(case: str, strategy: str, accumulate: int = 1) -> str:
     """`equal` with the difference, `inexact` or `refused` with the reason; a promise that is not kept fails."""
-    expected = by_single(case, accumulate)
+    return judged(task_of(case), by_single(case, accumulate), strategy, accumulate)
+
+
+def judged(task: mh.Task, expected: dict[str, Tensor], strategy: str, accumulate: int = 1) -> str:
     try:
-        run = mh.fit(task_of(case), strategy, ranks=4 if "hybrid" in strategy else 2, accumulate=accumulate, **SETTINGS)  # type: ignore[arg-type]
+        run = mh.fit(task, strategy, ranks=4 if "hybrid" in strategy else 2, accumulate=accumulate, **SETTINGS)  # type: ignore[arg-type]
     except mh.BadInput as refusal:
         return f"refused: {refusal}"
     if not run.exact:
         assert run.exact_reason
         return f"inexact: {run.exact_reason}"
     apart = max(_apart(value, run.weights[name]) for name, value in expected.items())
-    assert apart <= NOISE, f"{case} under {strategy} promises the weights of single and is off by {apart:.1e}"
+    assert apart <= NOISE, f"{task.name} under {strategy} promises the weights of single and is off by {apart:.1e}"
     return f"equal ({apart:.0e})"
 
 

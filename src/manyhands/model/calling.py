@@ -1,14 +1,13 @@
-"""How a task's model is called, and where its loss comes from: decided once, before the start, and said in the record.
+"""How a task's model is called, and where its loss comes from: decided once, before the start, and kept in the record.
 
 call      one     model(input)
           args    model(*input)     a tuple or list, for a forward that asks for several
-          kwargs  model(**input)    a mapping whose keys are names of forward's parameters
+          kwargs  model(**input)    a mapping, dataclass or named tuple whose keys are names of forward's parameters
 loss      a function of output and target, or of the output alone; none: the loss that the model gives itself
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 from ..data import nest
 from ..errors import BadInput
 from ..task import Task
+from .call_choice import call_for, check_call, named, takes_output_alone
+from .tracer import StandIn
 
-Parameter = inspect.Parameter
-POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+Model = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,17 @@ class Calling:
     @classmethod
     def of(cls, task: Task, model: nn.Module, example: Callable[[], tuple[Any, Any]]) -> Calling:
         """As the task says, else from the signatures and the kind of input; `example` is read only where it matters."""
-        return cls(task.call or _call_for(model, example), task.loss, task.loss is not None and _takes_one(task.loss))
+        alone = task.loss is not None and takes_output_alone(task.loss)
+        if task.call is None:
+            return cls(call_for(model, example), task.loss, alone)
+        check_call(task.call, model, example)
+        return cls(task.call, task.loss, alone)
 
-    def output(self, model: Callable[..., Any], input: Any) -> Any:
+    def output(self, model: Model, input: Any) -> Any:
         if self.call == "args":
             return model(*(nest.children(input) or [input]))
         if self.call == "kwargs":
-            return model(**input)
+            return model(**(named(input) or {}))
         return model(input)
 
     def loss_of(self, output: Any, target: Any) -> Tensor:
@@ -48,61 +52,40 @@ class Calling:
             return own_loss(output)
         return self.loss(output) if self.alone else self.loss(output, target)
 
+    def needed(self, model: Model, input: Any) -> Any:
+        """What the loss is taken from: the output, or of one that holds its loss that number alone.
+
+        The rest of such an output may be anything (the caches of transformers, say), and nobody has a use for it.
+        """
+        output = self.output(model, input)
+        return own_loss(output) if self.loss is None else output
+
 
 def own_loss(output: Any) -> Tensor:
     """The loss that a model gives itself: `output.loss`, `output["loss"]`, or the output where it is one number."""
+    shown = _example(output)
     found = output
-    if isinstance(output, Mapping):
-        found = output.get("loss")
-    elif hasattr(output, "loss"):
+    if isinstance(shown, Mapping):
+        found = output["loss"] if "loss" in shown else None
+    elif hasattr(shown, "loss"):
         found = output.loss
-    elif isinstance(output, tuple | list) and output:
+    elif isinstance(shown, tuple | list) and shown:
         found = output[0]
-    if isinstance(found, Tensor) and found.numel() == 1:
-        return found
+    shown = _example(found)
+    if isinstance(shown, Tensor) and shown.numel() == 1:
+        return found  # type: ignore[no-any-return]
+    kind = type(output).__name__
+    if isinstance(shown, Tensor):
+        what = f"the model gives a tensor of shape {tuple(shown.shape)} where one number is needed"
+    elif shown is None and output is not None:
+        what = f"the model's output ({kind}) holds none; models that compute one need the labels among their inputs"
+    else:
+        what = f"the model's output ({kind}) holds none"
     raise BadInput(
-        f"the task has no loss, and the model's output holds none (found {type(output).__name__}); "
-        'give task.loss, or return the loss as output.loss, output["loss"] or alone'
+        f'the task has no loss, and {what}; give task.loss, or return the loss as output.loss, output["loss"] or alone'
     )
 
 
-def _takes_one(loss: Callable[..., Any]) -> bool:
-    """Whether a loss can be given the output only."""
-    positional = _positional(loss)
-    return positional is not None and len(positional) == 1
-
-
-def _call_for(model: nn.Module, example: Callable[[], tuple[Any, Any]]) -> str:
-    found = _parameters(model.forward)
-    if found is None or [item.kind in POSITIONAL for item in found] == [True]:
-        return "one"
-    try:
-        input, _ = example()
-    except Exception:  # refused by the probe, or named by a rank
-        return "one"
-    required = [item for item in found if item.kind in POSITIONAL and item.default is Parameter.empty]
-    if isinstance(input, Mapping):
-        names = {item.name for item in found}
-        any_name = any(item.kind is Parameter.VAR_KEYWORD for item in found)
-        missing = {item.name for item in required} - set(input)
-        return "kwargs" if not missing and (any_name or set(input) <= names) else "one"
-    if isinstance(input, tuple | list):
-        several = any(item.kind is Parameter.VAR_POSITIONAL for item in found) or len(required) > 1
-        return "args" if several else "one"
-    return "one"
-
-
-def _positional(function: Callable[..., Any]) -> list[Parameter] | None:
-    """The parameters that a call may fill by place; None where their number is open or unknown."""
-    inner = function.forward if isinstance(function, nn.Module) else function
-    found = _parameters(inner)
-    if found is None or any(item.kind is Parameter.VAR_POSITIONAL for item in found):
-        return None
-    return [item for item in found if item.kind in POSITIONAL]
-
-
-def _parameters(function: Callable[..., Any]) -> list[Parameter] | None:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return None
+def _example(value: Any) -> Any:
+    """While a model is traced, what a stand-in stands for."""
+    return value.tracer.values[value.node] if isinstance(value, StandIn) else value

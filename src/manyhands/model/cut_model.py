@@ -36,6 +36,7 @@ class Cut:
     holders: Mapping[str, tuple[int, ...]]
     shared: Mapping[str, tuple[int, ...]]
     spare: tuple[str, ...]  # tensors of the model that no operation uses; the first stage holds them
+    fixed: tuple[Any, ...] = ()  # what the input holds beside tensors (None, numbers, strings), the same in every one
 
     @classmethod
     def of(
@@ -45,6 +46,7 @@ class Cut:
         other_mode: tuple[Operation, ...] | None,
         bounds: tuple[int, ...],
         layers: Sequence[Layer],
+        example: Any = None,
     ) -> Cut:
         """With its accounts: which stage holds which tensor of the model, under which names."""
         first: dict[int, str] = {}
@@ -68,6 +70,7 @@ class Cut:
             holders={name: tuple(sorted(found)) or (0,) for name, found in holders.items()},
             shared={name: tuple(sorted(at)) for name, at in holders.items() if len(at) > 1 and name in trained},
             spare=tuple(name for name, origin in canonical.items() if not holders[origin]),
+            fixed=_beside_tensors(list(nest.items(example))),
         )
 
     def __len__(self) -> int:
@@ -103,9 +106,15 @@ class Cut:
 
     def flatten(self, input: Any) -> tuple[Tensor, ...]:
         """The model's input as the tensors the first stage takes."""
-        found = tuple(nest.leaves(input))
+        leaves = list(nest.items(input))
+        found = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
         if len(found) != self.program.first:
             raise BadInput(f"the model was cut for inputs of {self.program.first} tensors but got {len(found)}")
+        if len(leaves) > len(found) and (beside := _beside_tensors(leaves)) != self.fixed:
+            raise BadInput(
+                f"the model was cut for inputs with {self.fixed} beside their tensors but got {beside}; "
+                "give what changes as a tensor"
+            )
         return found
 
     def assemble(self, tensors: Sequence[Tensor]) -> Any:
@@ -147,6 +156,10 @@ class Cut:
         found = {operation.target for operation in operations if operation.kind == "module"}
         found |= {name for operation in operations for name in operation.attributes()}
         return sorted(found | set(self.spare)) if number == 0 else sorted(found)
+
+
+def _beside_tensors(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
 
 
 def _bytes(count: float) -> str:

@@ -14,13 +14,14 @@ from ..data import nest
 from ..errors import Refused
 from .cut_model import Cut
 from .kept_state import KeptState, kept_state
-from .program import Form, Operation, Program, form
+from .program import Operation, Program, Stuck, form
 from .seams import find_seams
 from .trace import CannotTrace, title, trace
+from .tracer import Run
 
 
 def faithful_program(
-    model: nn.Module, example: Any, fewer: Any, strategy: str, stages: int
+    model: nn.Module, example: Any, fewer: Any, strategy: str, stages: int, run: Run
 ) -> tuple[Program, tuple[Operation, ...] | None]:
     """A program that does what the model does, opened as deep as that holds, and its operations in the other mode.
 
@@ -28,13 +29,16 @@ def faithful_program(
     as that leaves layers enough; they are opened only where it does not. Modules that remember something from call to
     call, other than in what they write into their parameters and buffers, stay whole.
     """
-    if not all(isinstance(leaf, Form) for leaf in nest.items(form(example))):  # a packed sequence is no Form
-        raise Refused(f"{strategy} cannot cut {type(model).__name__}: its input must be tensors, or a nest of them")
+    if stuck := next((leaf for leaf in nest.items(form(example)) if isinstance(leaf, Stuck)), None):
+        raise Refused(
+            f"{strategy} cannot cut {type(model).__name__}: its input must be a nest of tensors, numbers, strings and "
+            f"None (found a {stuck.kind}); use ddp"
+        )
     children = frozenset(name for name, _ in model.named_children())
     own = frozenset(
         name for name, child in model.named_modules() if name and not type(child).__module__.startswith("torch.")
     )
-    kept = kept_state(model, example)
+    kept = kept_state(model, example, run)
     if refusal := _forgotten(model, kept):
         raise Refused(f"{strategy} cannot cut {refusal}")
     attempts = [frozenset[str](), children]
@@ -43,12 +47,12 @@ def faithful_program(
     problems: list[CannotTrace] = []
     for whole in attempts:
         try:
-            program = trace(copy.deepcopy(model), example, whole | {*kept.attributes, *kept.rebound})
+            program = trace(copy.deepcopy(model), example, run, whole | {*kept.attributes, *kept.rebound})
             program = replace(program, written=program.written | kept.written)
             if whole == own and len(find_seams(program, model)) + 1 < stages:
                 continue
-            _compare(model, program, example, fewer)
-            return program, _other_mode(model, program, example)
+            _compare(model, program, example, fewer, run)
+            return program, _other_mode(model, program, example, run)
         except CannotTrace as problem:
             problems.append(problem)
     first = problems[0]
@@ -72,11 +76,11 @@ def _forgotten(model: nn.Module, kept: KeptState) -> str | None:
     return None
 
 
-def _other_mode(model: nn.Module, program: Program, example: Any) -> tuple[Operation, ...] | None:
+def _other_mode(model: nn.Module, program: Program, example: Any, run: Run) -> tuple[Operation, ...] | None:
     """The operations in eval mode where the model is in train mode, or the reverse; None where they are not the same."""
     mirror = copy.deepcopy(model).train(not model.training)
     try:
-        other = trace(mirror, example, frozenset(program.hidden))
+        other = trace(mirror, example, run, frozenset(program.hidden))
     except CannotTrace:
         return None
     same = len(other.operations) == len(program.operations) and all(
@@ -87,10 +91,10 @@ def _other_mode(model: nn.Module, program: Program, example: Any) -> tuple[Opera
     return other.operations if same and fixed and other.output == program.output else None
 
 
-def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> None:
+def _compare(model: nn.Module, program: Program, example: Any, fewer: Any, run: Run) -> None:
     """Outputs and gradients of the operations must be the model's, for the example and for fewer samples."""
     name = type(model).__name__
-    whole = Cut.of(model, program, None, (0, len(program.operations)), ())
+    whole = Cut.of(model, program, None, (0, len(program.operations)), (), example)
     mirror = copy.deepcopy(model)
     stage = whole.stage(0, copy.deepcopy(model))
     parameters = dict(mirror.named_parameters())
@@ -99,7 +103,10 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> No
     def composed(input: Any) -> Any:
         return whole.assemble(stage(*whole.flatten(input)))
 
-    expected = _behaviour(mirror, parameters, example)
+    def itself(input: Any) -> Any:
+        return run(mirror, input)
+
+    expected = _behaviour(itself, parameters, example)
     try:
         found = _behaviour(composed, same_parameters, example)
     except Exception as problem:  # it branches on whether a gradient is wanted, say, which the trace did not see
@@ -107,7 +114,7 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any) -> No
     if not _close(expected, found):
         raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
     try:
-        expected = _behaviour(mirror, parameters, fewer)
+        expected = _behaviour(itself, parameters, fewer)
     except Exception:
         return  # the model itself cannot take so few
     try:

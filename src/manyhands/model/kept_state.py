@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..data import nest
 from ..data.process_state import seeded
 from .program import tensors
+from .tracer import Run
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 _DEPTH = 4  # how far into objects that modules hold
@@ -32,7 +33,7 @@ class KeptState:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-def kept_state(model: nn.Module, example: Any) -> KeptState:
+def kept_state(model: nn.Module, example: Any, run: Run) -> KeptState:
     """What calling `model` leaves behind. A model that cannot be called has none: others will say why."""
     try:
         mirror = copy.deepcopy(model)
@@ -43,12 +44,12 @@ def kept_state(model: nn.Module, example: Any) -> KeptState:
     before = dict(tensors(mirror))
     untouched = _attributes(mirror)
     try:
-        first = _call(mirror, example)
+        first = _call(mirror, example, run)
         once = _attributes(mirror)
         written = {name for name, tensor in tensors(mirror) if not _same(tensor.detach(), start[name])}
         rebound = {name for name, tensor in mirror.named_buffers() if tensor is not before[name]}
         _restore(mirror, start)
-        second = _call(mirror, example)
+        second = _call(mirror, example, run)
         twice = _attributes(mirror)
     except Exception:
         return KeptState()
@@ -71,9 +72,9 @@ def _stir(model: nn.Module) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype), alpha=1e-3)
 
 
-def _call(model: nn.Module, example: Any) -> list[Tensor]:
+def _call(model: nn.Module, example: Any, run: Run) -> list[Tensor]:
     with seeded(0):
-        output = model(nest.each(example, torch.clone))
+        output = run(model, nest.each(example, torch.clone))
     return [tensor.detach().clone() for tensor in nest.leaves(output)]
 
 

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..data import nest
 from ..data.process_state import alone
 from ..errors import BadInput
+from .calling import Calling
 from .program import Operation, Program
 from .trace import CannotTrace, trace
 
@@ -34,14 +35,15 @@ class Layer:
     differentiable: bool  # whether its output carries a gradient
 
 
-def profile(model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:
+def profile(model: nn.Module, example: Any, passes: int = 5, call: str = "one") -> list[Layer]:
     """The layers of `model`, each measured with what reaches it when `example` passes through.
 
+    `call` is how the model takes it: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`).
     Works on a copy, on the model's device: the model, its buffers, gradients and the random state stay as they were.
     """
     with untouched(model) as mirror:
         try:
-            program = trace(copy.deepcopy(mirror), example)
+            program = trace(copy.deepcopy(mirror), example, Calling(call).output)
         except CannotTrace as problem:
             raise BadInput(f"{problem.module} cannot be measured layer by layer: {problem.reason}") from problem
         layers = measure(program, mirror, example, passes)
@@ -80,7 +82,7 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
     times: list[list[tuple[float, float]]] = [[] for _ in program.operations]
     layers: list[Layer] = []
     for turn in range(passes + 1):
-        values: dict[int, Any] = dict(enumerate(nest.items(example)))
+        values: dict[int, Any] = dict(enumerate(nest.leaves(example)))
         for index, operation in enumerate(program.operations):
             if turn == 0:  # warms up, and looks at what is saved, which takes time
                 with _saving(_parameters(operation, model)) as kept:

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from ..data import nest
 from ..errors import BadInput, Refused, did_you_mean
+from .calling import Calling
 from .cut_model import Cut
 from .faithful_program import faithful_program
 from .layer_costs import Layer, measure, untouched
 from .program import Program
 from .seams import Seam, find_seams
 from .trace import title
+from .tracer import Run
 
 BALANCES = ("time", "parameters", "memory")
 SLACK = {"time": 0.02}  # measured seconds this close are equal: the bytes that cross decide
@@ -35,12 +37,14 @@ def cut(
     example: Any,
     balance: Balance = "time",
     *,
+    call: str | Run = "one",
     fewer: Any = None,
     strategy: str = "pipeline",
     option: str = "--ranks",
 ) -> Cut:
     """Cut `model` into `stages`; `example` is an input of two samples or more, on the model's device.
 
+    `call` is how the model takes its input: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`).
     `fewer` is one of another number of samples; without it, `example` less the last row of each tensor.
     `balance` says what the stages are to have equal shares of: "time", "parameters" or "memory" (weights, gradients and
     what is kept for the backward pass). By hand: the number of layers of each stage, or the names of the layers that
@@ -58,7 +62,8 @@ def cut(
     with untouched(model) as mirror:
         if fewer is None:
             fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
-        program, other = faithful_program(mirror, example, fewer, strategy, stages)
+        run = Calling(call).output if isinstance(call, str) else call
+        program, other = faithful_program(mirror, example, fewer, strategy, stages, run)
         layers = measure(program, copy.deepcopy(mirror), example)
     seams = find_seams(program, model)
     if stages > (most := len(seams) + 1):
@@ -71,7 +76,7 @@ def cut(
     else:
         chosen = _by_hand(balance, program, model, seams, stages)
     bounds = (0, *chosen, len(program.operations))
-    return Cut.of(model, program, other, bounds, layers)
+    return Cut.of(model, program, other, bounds, layers, example)
 
 
 def _computed(model: nn.Module) -> str | None:

@@ -93,6 +93,13 @@ class Form(nest.Leaf):
 
 
 @dataclass(frozen=True, slots=True)
+class Extent(nest.Leaf):
+    """What a shape (torch.Size) looked like: how many dimensions it has."""
+
+    dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stuck(nest.Leaf):
     """Stands for something no other rank could be handed, such as a device or an open file."""
 
@@ -108,6 +115,8 @@ def form(value: Any) -> Any:
         return nest.rebuilt(value, [form(item) for item in inner])
     if isinstance(value, Tensor):
         return Form(tuple(value.shape), value.dtype)
+    if isinstance(value, torch.Size):
+        return Extent(len(value))
     if isinstance(value, bool | int | float):
         return type(value)
     return value if value is None or isinstance(value, str) else Stuck(type(value).__name__)
@@ -187,7 +196,7 @@ class Wire:
         if isinstance(self.form, Form):
             return [value]
         pairs = zip(nest.items(value), nest.items(self.form), strict=True)
-        travels = [leaf for leaf, form in pairs if isinstance(form, Form | type)]
+        travels = [leaf for leaf, form in pairs if isinstance(form, Form | Extent | type)]
         return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in travels]
 
     def unpack(self, tensors: Iterator[Tensor]) -> Any:
@@ -197,20 +206,28 @@ class Wire:
         def take(form: Any) -> Any:
             if isinstance(form, Form):
                 return next(tensors)
+            if isinstance(form, Extent):
+                return torch.Size(next(tensors).tolist())
             return next(tensors).item() if isinstance(form, type) else form
 
         return nest.over(self.form, take)
 
     @property
     def tensors(self) -> list[Form]:
-        """What travels, for the example: one entry for each tensor, a number being one of its own."""
-        kinds = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
-        forms = [leaf for leaf in nest.items(self.form) if isinstance(leaf, Form | type)]
-        return [leaf if isinstance(leaf, Form) else Form((), kinds[leaf]) for leaf in forms]
+        """What travels, for the example: one entry for each tensor, a number or a shape being one of its own."""
+        return [_as_tensor(leaf) for leaf in nest.items(self.form) if isinstance(leaf, Form | Extent | type)]
 
     @property
     def stuck(self) -> bool:
         return any(isinstance(leaf, Stuck) for leaf in nest.items(self.form))
+
+
+def _as_tensor(leaf: Form | Extent | type) -> Form:
+    if isinstance(leaf, Form):
+        return leaf
+    if isinstance(leaf, Extent):
+        return Form((leaf.dimensions,), torch.int64)
+    return Form((), {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}[leaf])
 
 
 def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

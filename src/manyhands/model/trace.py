@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from ..data import nest
 from ..data.process_state import generators
 from .program import Attribute, Operation, Program, Stuck, Value, form
-from .tracer import UNKNOWN, StandIn, Tracer, expect, refuse_draws
+from .tracer import UNKNOWN, Run, StandIn, Tracer, expect, refuse_draws
 
 
 class CannotTrace(Exception):
@@ -29,15 +29,17 @@ class CannotTrace(Exception):
         self.module, self.reason = module, reason
 
 
-def trace(model: nn.Module, example: Any, whole: frozenset[str] = frozenset()) -> Program:
+def trace(model: nn.Module, example: Any, run: Run, whole: frozenset[str] = frozenset()) -> Program:
     """The program of `model` for inputs like `example`; modules named in `whole` are not opened.
+
+    `run(model, input)` calls it; what that returns is the program's output.
 
     Runs the model once and may leave traces in it (BatchNorm's statistics, tensors fx adds): hand it a copy.
     """
     hidden: dict[str, str] = dict.fromkeys(whole, "")
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     while True:
-        tracer = Tracer(model, example, hidden)
+        tracer = Tracer(model, example, hidden, run)
         try:
             return _program(tracer, known)
         except Exception as problem:

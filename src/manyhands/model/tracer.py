@@ -13,6 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -32,6 +33,7 @@ FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "rand
 PACKERS = ("pack_padded_sequence", "pad_packed_sequence", "pad_sequence")
 STACKS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)  # of torch's own modules, those worth opening
 UNKNOWN = "its forward hands on a value of type {}; use tensors in tuples, lists, dictionaries or dataclasses"
+Run = Callable[[Callable[..., Any], Any], Any]  # how a model is called with its input
 READS_CONTENTS = {"item", "tolist", "numpy", "equal", "allclose", "is_nonzero"}
 
 
@@ -92,10 +94,10 @@ for _name in ("add", "sub", "mul", "truediv"):
 class Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # so that `self.positions[:, : x.size(1)]` is recorded
 
-    def __init__(self, model: nn.Module, example: Any, hidden: dict[str, str]):
+    def __init__(self, model: nn.Module, example: Any, hidden: dict[str, str], run: Run):
         self.recorded = [(torch, name) for name in FACTORIES] + [(rnn, name) for name in PACKERS]
         super().__init__(autowrap_functions=tuple(getattr(place, name) for place, name in self.recorded))
-        self.model, self.example, self.hidden = model, example, hidden
+        self.model, self.example, self.hidden, self.run = model, example, hidden, run
         self.values: dict[fx.Node, Any] = {}
         self.contents: set[fx.Node] = set()  # numbers read out of tensors
         self.decided: set[fx.Node] = set()
@@ -108,6 +110,7 @@ class Tracer(fx.Tracer):
             for name, tensor in reversed(self.owned.items())
             if tensor.layout == torch.strided and tensor.numel()
         }
+        self.known = set(model.modules())
         self.failed: str | None = None
         self.evaluating = False
         self.thread = threading.get_ident()
@@ -117,15 +120,18 @@ class Tracer(fx.Tracer):
     # what fx calls while it traces
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """One stand-in for each tensor of the example, in its nest; other arguments keep their defaults."""
+        """One stand-in for each tensor of the example, in its nest; what is no tensor stays what it is in the example."""
         number = itertools.count()
 
-        def stand_in(leaf: Any) -> fx.Proxy:
+        def stand_in(leaf: Tensor) -> fx.Proxy:
             made = super(Tracer, self).create_proxy("placeholder", f"input_{next(number)}", (), {})
             self._remember(made.node, leaf)
             return made
 
-        return root_fn, [self.root, nest.over(self.example, stand_in)]
+        def forward(root: nn.Module, input: Any) -> Any:
+            return self.run(partial(root_fn, root), input)
+
+        return forward, [self.root, nest.each(self.example, stand_in)]
 
     def create_arg(self, a: Any) -> Any:
         """What an operation may be handed: nests of the user's own types are made, as such, by one of their own."""
@@ -144,6 +150,10 @@ class Tracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._aside():
+            return forward(*args, **kwargs)
+        if m not in self.known:  # made by the forward itself: `nn.CrossEntropyLoss()(logits, labels)`
+            if nest.first([*m.parameters(), *m.buffers()]) is not None:
+                raise RuntimeError(f"its forward makes a {type(m).__name__}, which has tensors of its own")
             return forward(*args, **kwargs)
         before = generators()
         try:
@@ -291,7 +301,14 @@ class Tracer(fx.Tracer):
                 return function(*inputs)
             return recorded(apply(None, kind))(*args, **kwargs)
 
+        limits_of = torch.finfo  # in C: it takes no stand-in for a type
+
+        def limits_recorded(*kind: Any) -> Any:
+            stands_in = any(isinstance(item, StandIn) for item in kind)
+            return recorded(limits_of)(*kind) if stands_in else limits_of(*kind)
+
         with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(torch, "finfo", limits_recorded))
             for place, name in self.recorded:
                 stack.enter_context(mock.patch.object(place, name, recorded(getattr(place, name))))
             stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(apply_recorded)))

@@ -70,6 +70,7 @@ class Run:
     losses: list[float | None] = field(default_factory=list)
     phases_ms: dict[str, float] | None = None
     channels_last: bool | None = None  # whether the model's images lay in memory so (docs/benchmarks.md)
+    call: str | None = None  # how the model was called: "one", "args" or "kwargs" (docs/tasks.md)
     phases_source: str | None = None  # "measured", or how a split was sampled (captured steps)
     capture: dict[str, Any] | None = None  # on a GPU: steps replayed from a CUDA graph, or the reason why none were
     overlapped_communication_ms: float | None = None
@@ -82,6 +83,7 @@ class Run:
     ema: dict[str, Any] | None = None  # of the averaged weights: decay, test, weights_sha256
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
+    weight: str | None = None  # what the loss is a mean over: "given" by the task, or as found; null: samples
     rounds: list[float] | None = None
     comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
     resumed_from: dict[str, Any] | None = None

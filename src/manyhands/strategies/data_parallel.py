@@ -14,6 +14,7 @@ O of its outputs, and f the first replica's share of the samples: bytes handed o
 (n - 1) (W + P) + (1 - f) (X + 2 O). Held by every replica: weights, gradients and the activations of its
 stretch; by the first also the optimizer's state, the outputs of all and their gradient. The others wait while the
 first gathers, takes the loss and updates; threads share one interpreter. Exact: one loss over the whole batch.
+Where the model gives its loss itself, nothing is gathered: the replicas' losses are weighted by their samples.
 Paper: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
 """
 
@@ -31,7 +32,7 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
+from .pieces.replica_worker import ReplicaWorker, check_replicas, losses_where_outputs_are, replica_devices
 from .pieces.replicas import DataParallelModel, Outputs
 
 
@@ -49,22 +50,26 @@ class DataParallel(Strategy):
         check_replicas(self, job)
 
     def prepare(self, job: Job) -> ReplicaRules:
-        return replica_rules(self, job, gathers=True)
+        return replica_rules(self, job, gathers=job.calling.loss is not None)
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         rules: ReplicaRules = job.prepared
+        devices = replica_devices(rank, self.ranks)
         model = DataParallelModel(
             place_model(job, rank),
-            replica_devices(rank, self.ranks),
+            devices,
             clock=rank.clock,
             rule=rules.batch.input,
             output_rule=rules.output,
+            call=job.calling.needed,
         )
+        if job.calling.loss is None:  # a number per replica has no samples to be gathered along
+            return losses_where_outputs_are(job, rank, model, rules.batch.target)
 
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)
             worker.gathered_bytes = sum(tensor.nbytes for tensor in nest.leaves(gathered))
-            return job.calling.loss_of(gathered, target)
+            return worker.units.loss_of(gathered, target)
 
         worker = ReplicaWorker(job, rank, model, loss)
         return worker

@@ -99,7 +99,8 @@ class Attempts:
         """Try the job on a few samples, and say in the record what follows from it."""
         job, strategy, run = self.job, self.strategy, self.record
         probe(job, self.devices, strategy.traits.any_layout, divides(strategy))
-        run.channels_last = job.channels_last
+        run.channels_last, run.call = job.channels_last, job.calling.call
+        run.weight = None if job.weight is None else "given" if job.task.weight else str(job.weight)
         run.exact, run.exact_reason = exactness(strategy, job)
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")

@@ -93,7 +93,7 @@ class EpochEnd(Observer):
             "epoch": last.epoch + 1,
             "loss": weighted_mean(losses),
             "seconds": self.figures.epoch_seconds,
-            "samples": sum(count for _, _, count in losses),
+            "samples": sum(count for _, _, count, _ in losses),
             "learning_rate": self.worker.learning_rate,
         }
         began = time.monotonic()
@@ -109,8 +109,8 @@ class EpochEnd(Observer):
 
     def _follow(self, entry: dict[str, Any] | None) -> None:
         """A schedule that goes by a figure gets that of rank 0 on every process: the test loss, else the epoch's own."""
-        figure = None if entry is None else entry.get("test_loss", entry["loss"])
-        figure = self.rank.agree(figure)
+        known = entry or {}
+        figure = self.rank.agree(known.get("loss") if known.get("test_loss") is None else known["test_loss"])
         if figure is not None:
             self.worker.updater.follow(figure)
 
@@ -118,4 +118,7 @@ class EpochEnd(Observer):
 def _figures(prefix: str, test: Mapping[str, Any]) -> dict[str, Any]:
     """Of an evaluation, the numbers that an epoch's entry shows."""
     numbers = {name: value for name, value in test.items() if isinstance(value, float)}
-    return {f"{prefix}_{name}": value for name, value in {"accuracy": test["accuracy"], **numbers}.items()}
+    return {
+        f"{prefix}_{name}": value
+        for name, value in {"accuracy": test["accuracy"], "loss": test["loss"], **numbers}.items()
+    }

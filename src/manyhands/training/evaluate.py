@@ -12,6 +12,7 @@ from ..data.feed import each_once
 from ..data.sources import Source
 from ..errors import BadInput
 from ..strategies.job import Job, StepSettings
+from ..strategies.pieces.units import units_of
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
 from .accuracy import Accuracy
@@ -68,15 +69,17 @@ def evaluate_model(job: Job, model: nn.Module, source: Source, device: torch.dev
     model.eval()
     loss_sum = torch.zeros((), dtype=torch.float64)
     metrics, accuracy = Metrics(task.metrics or {}, device), Accuracy()
-    samples = 0
+    samples, units = 0, 0.0
     for input, target, count in each_once(source, task.eval_batch_size or task.batch_size, device):
         samples += count
         output = calling.output(model, input)
         loss = calling.loss_of(output, target)
-        loss_sum += loss.double().cpu() * count
+        number = float(count) if job.weight is None else float(units_of(job.weight, target))
+        loss_sum += loss.double().cpu() * number if number else 0.0
+        units += number
         metrics.update(output, target, count)
         if task.metrics is None:
             accuracy.add(output, target, loss if task.loss is None else None)
     model.train(training)
-    result: dict[str, Any] = {"samples": samples, "loss": float(loss_sum) / samples, **accuracy.result()}
-    return {**result, **metrics.result()}
+    mean = float(loss_sum) / units if units else None
+    return {"samples": samples, "loss": mean, **accuracy.result(), **metrics.result()}

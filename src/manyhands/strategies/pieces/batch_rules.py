@@ -76,7 +76,7 @@ def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
     model = job.copies()[0].train()
     try:
         with seeded(job.task.seed), torch.no_grad():
-            outputs = job.calling.output(model, more.input), job.calling.output(model, fewer.input)
+            outputs = job.calling.needed(model, more.input), job.calling.needed(model, fewer.input)
     except Exception:
         return ReplicaRules(rules, None)  # what fails for other reasons is left to the ranks, which name step and phase
     if (hidden := nest.opaque(outputs[0])) is not None:

@@ -41,8 +41,23 @@ def cut_model(
             f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
             "that grow with the number of samples); stack them in task.collate, or use ddp",
         )
+    if _beside_tensors(example) != _beside_tensors(fewer):
+        raise refuse(
+            strategy,
+            f"cuts models whose input is the same in every batch but for its tensors (found {_beside_tensors(example)} "
+            f"and {_beside_tensors(fewer)}); give what changes as a tensor, or use ddp",
+        )
     asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
-    pieces = cut(job.model.train(), stages, example, asked, fewer=fewer, strategy=strategy.name, option=option)
+    pieces = cut(
+        job.model.train(),
+        stages,
+        example,
+        asked,
+        call=job.calling.needed,
+        fewer=fewer,
+        strategy=strategy.name,
+        option=option,
+    )
     own = {name for name, _ in job.model.named_parameters()}
     if several and (written := sorted(own & pieces.program.written)):
         raise refuse(
@@ -51,6 +66,10 @@ def cut_model(
             "use model_parallel, or chunks=1",
         )
     return pieces
+
+
+def _beside_tensors(input: Any) -> list[str]:
+    return [repr(leaf)[:40] for leaf in nest.items(input) if not isinstance(leaf, torch.Tensor)]
 
 
 def _input(job: Job, samples: int) -> Any:

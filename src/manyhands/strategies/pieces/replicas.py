@@ -29,6 +29,7 @@ from ...world.devices import default_ranks
 from ...world.launch.by_value import by_value_copy
 from .replica_threads import Threads, saved_bytes
 from .replica_transfers import Gather, Replicate, scatter
+from .units import keep_nan_in, units_of, weighted
 
 Device = torch.device | str
 
@@ -54,10 +55,11 @@ class DataParallelModel(nn.Module):
         clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in a model's one input, where that is known
         output_rule: Rule | None = None,
+        call: Callable[[nn.Module, Any], Any] | None = None,  # how the module takes its one input, where not as it is
     ):
         super().__init__()
         self.module = module
-        self.replicas = Replicas(module, _devices(module, devices), clock)
+        self.replicas = Replicas(module, _devices(module, devices), clock, call)
         self.shares = None if shares is None else normalised(shares, len(self.replicas.devices))
         self._rule = None if rule is None else ((rule,), splitting.SHARED)
         self._output_rule = output_rule
@@ -94,16 +96,17 @@ class DataParallelCriterion(nn.Module):
         devices: Sequence[Device] | None = None,
         clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in the targets, where that is known
+        weight: Callable[[Any], Any] | None = None,  # target -> what its loss is a mean over, where not samples
     ):
         super().__init__()
-        self.criterion, self._clock, self._rule = criterion, clock, rule
+        self.criterion, self._clock, self._rule, self._weight = criterion, clock, rule, weight
         places = [torch.device(device) for device in devices or ()]
         self.replicas = Replicas(criterion, places, clock) if places else None
 
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
         counts = getattr(outputs, "counts", None) or tuple(nest.count(output) for output in outputs)
         rule = self._rule or splitting.inferred(target)
-        total = splitting.count(target, rule)
+        total = splitting.count(target, rule) or sum(counts)  # a target of no tensors (None) counts nothing
         if sum(counts) != total:
             raise BadInput(
                 f"the outputs hold {sum(counts)} samples in {len(counts)} parts, the targets {total}; "
@@ -116,7 +119,16 @@ class DataParallelCriterion(nn.Module):
         targets = self.replicas.scatter(target, rule, bounds)
         losses = self.replicas.run([((output, part), {}) for output, part in zip(outputs, targets, strict=True)])
         means = gather([loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.clock)
-        return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
+        if self._weight is None:
+            return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
+        units = [units_of(self._weight, part, loss.device) for part, loss in zip(targets, losses, strict=True)]
+        for output, loss, number in zip(outputs, losses, units, strict=True):
+            keep_nan_in(output, loss, number)
+        return weighted(means, torch.stack([number.to(means.device) for number in units]))
+
+
+def _as_it_is(module: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -129,8 +141,14 @@ def _copied(module: nn.Module) -> nn.Module:
 class Replicas:
     """Copies of a module (or a plain function), one a device, and the threads that run them."""
 
-    def __init__(self, module: Callable[..., Any], devices: Sequence[torch.device], clock: Clock | None = None):
-        self.module, self.devices = module, list(devices)
+    def __init__(
+        self,
+        module: Callable[..., Any],
+        devices: Sequence[torch.device],
+        clock: Clock | None = None,
+        call: Callable[..., Any] | None = None,  # call(copy, input), where it is not copy(input)
+    ):
+        self.module, self.devices, self._call = module, list(devices), call or _as_it_is
         self.clock = clock or Clock()
         self.threads = Threads(self.devices)
         self.copies = [_copied(module) if isinstance(module, nn.Module) else module for _ in self.devices]
@@ -155,9 +173,9 @@ class Replicas:
         def call(index: int, own: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self._load(index, own)
             if not weigh:
-                return self.copies[index](*args, **kwargs)
+                return self._call(self.copies[index], *args, **kwargs)
             with saved_bytes(own) as found:
-                output = self.copies[index](*args, **kwargs)
+                output = self._call(self.copies[index], *args, **kwargs)
             self.saved_bytes[index] = sum(found.values())
             return output
 

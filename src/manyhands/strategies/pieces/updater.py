@@ -39,18 +39,21 @@ class Updater:
         self.updates = 0
         self.write: Callable[[], Any] = self.optimizer.step  # writes the weights
 
-    def update(self, advance: bool = True) -> None:
+    def update(self, advance: bool = True, scale: Tensor | None = None) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
-        self.apply(average=advance)
+        self.apply(scale, average=advance)
         self.advance(schedule=advance)
 
-    def apply(self, average: bool = True) -> None:
-        """Clip, write the weights (and take them into their average), forget the gradients."""
+    def apply(self, scale: Tensor | None = None, average: bool = True) -> None:
+        """Multiply the gradients with `scale` (units.py), clip, write the weights (and take them into their average),
+        forget the gradients."""
         if self._fusing:
             self._fusing = False
             fuse(self.optimizer)
             if all(group.get("fused") for group in self.optimizer.param_groups):
                 self.write = direct_sgd(self.optimizer) or self.write
+        if scale is not None:
+            self._scale(scale)
         if self.clip is not None:
             self._clip(self.clip)
         self.write()
@@ -76,6 +79,11 @@ class Updater:
         """Let a schedule that goes by a figure see that of an epoch."""
         assert self.schedule is not None
         self.schedule.step(figure)  # type: ignore[arg-type]  # ReduceLROnPlateau and the like take it there
+
+    def _scale(self, factor: Tensor) -> None:
+        for _, parameter in self.named:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.device))
 
     def _clip(self, limit: float) -> None:
         gradients = [parameter.grad for _, parameter in self.named if parameter.grad is not None]

@@ -6,6 +6,7 @@ It works on copies, so that nothing it does reaches the caller or the ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from time import process_time
 from typing import Any
@@ -16,11 +17,12 @@ from torch import nn
 from ...data import nest
 from ...data.process_state import seeded
 from ...errors import BadInput
+from ...model.call_choice import refuse_wrong_call
 from ...model.layout import channels_last_pays, lay_channels_last
 from ...strategies.job import Job, Proof
 from .passes import Samples, Trial, unused_in
 from .prove import prove
-from .refusals import check_class_targets, check_same_parameters
+from .refusals import check_class_targets, check_same_parameters, check_weight, check_without_target
 from .samples import read_samples
 
 
@@ -31,13 +33,15 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     What fails here for any other reason is left to the ranks, which name the step and phase.
     """
     trial, samples = Trial(job), _two_samples(job)
-    check, read = partial(_check, job, trial.model, dict(trial.model.named_parameters())), partial(read_samples, job)
+    check, read = partial(_check, job, trial, dict(trial.model.named_parameters())), partial(read_samples, job)
+    check_weight(job.weight, samples.target, samples.count)
     began = process_time()
     try:
         found = trial.run(samples, check=check)
     except BadInput:
         raise
     except Exception:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
+        refuse_wrong_call(job.calling.call, partial(_call, job, samples))
         job.proof = prove(job, read, 0.0) if divided else job.proof
         return
     seconds = process_time() - began
@@ -46,6 +50,13 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         _choose_layout(job, trial.input_of(samples), samples.target)
     if divided:
         job.proof = prove(job, read, seconds)
+
+
+@torch.no_grad()
+def _call(job: Job, samples: Samples, call: str) -> None:
+    trial = Trial(job)
+    with seeded(job.task.seed):
+        replace(trial.calling, call=call).output(trial.model, trial.input_of(samples))
 
 
 def _two_samples(job: Job) -> Samples:
@@ -60,8 +71,9 @@ def _two_samples(job: Job) -> Samples:
     return Samples(input, target, torch.arange(count, dtype=torch.int64), count)
 
 
-def _check(job: Job, model: nn.Module, before: dict[str, nn.Parameter], output: Any, target: Any) -> None:
-    check_same_parameters(before, dict(model.named_parameters()))
+def _check(job: Job, trial: Trial, before: dict[str, nn.Parameter], output: Any, target: Any) -> None:
+    check_same_parameters(before, dict(trial.model.named_parameters()))
+    check_without_target(trial.calling, output, target)
     check_class_targets(job, output, target)
 
 

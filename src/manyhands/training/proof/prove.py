@@ -100,7 +100,7 @@ def _halves(take: Take, places: Sequence[int]) -> list[Samples]:
 
 def _find_state(trial: Trial, whole: Samples, few: Samples, first: Pass, known: Proof) -> Proof:
     """Compare what the model holds before and after a call, and what it answers to the same batch again."""
-    kept = kept_state(trial.model, trial.input_of(few))
+    kept = kept_state(trial.model, trial.input_of(few), trial.calling.needed)
     written = [*sorted(kept.written), *(".".join(filter(None, pair)) for pair in kept.rebound.items())]
     parameters = dict(trial.model.named_parameters())
     known = replace(known, writes=tuple(name for name in written if name in parameters))
@@ -231,6 +231,11 @@ def _why_mixed(job: Job, whole: Samples, parts: Sequence[Samples], first: Pass, 
     mean = mean_loss(passes)
     if abs(first.loss - mean) <= NOISE * max(abs(first.loss), abs(mean)):
         return "the gradient of a batch is not the mean over its samples (a hook on a parameter, say)"
+    if job.weight is not None:
+        return (
+            f"the loss of a batch is not the mean over the units that weight counts ({first.loss:.6g} for "
+            f"{first.units:g} units, {mean:.6g} from its parts): weight must give what the loss divides by"
+        )
     return (
         f"the loss of a batch is not the mean over its samples ({first.loss:.6g} for {whole.count} samples, "
         f"{mean:.6g} from their parts): a sum, class weights, padding or pairs of samples weigh parts differently; "
