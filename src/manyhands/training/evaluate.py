@@ -17,6 +17,7 @@ from ..strategies.pieces.units import units_of
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
 from .build import build
+from .proof.probe import weigh
 
 BATCH = 1000  # samples a pass; larger ones gain nothing and hold more memory
 
@@ -36,6 +37,7 @@ def evaluate(
         raise BadInput(f"this task has no {data} data to evaluate on")
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
+    weigh(job)
     model = with_weights(job.model, weights).to(torch.device(device))
     return evaluate_model(task, job.calling, model, source, torch.device(device), job.weight)
 

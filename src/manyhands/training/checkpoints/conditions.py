@@ -30,6 +30,7 @@ def conditions(job: Job) -> dict[str, Any]:
         "precision": settings.precision,
         "sync_batchnorm": settings.sync_batchnorm,
         "loss": _described(job.task.loss),
+        "weight": _described(job.task.weight) or (None if job.weight is None else str(job.weight)),
         "augment": _described(job.task.augment),
         "data": _looked_at(job),
     }
