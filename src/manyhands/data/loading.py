@@ -11,19 +11,17 @@ from collections.abc import Callable, Generator, Iterator
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from . import nest
+from .handover import handed_over
 from .keys import sample_keys
 from .order import Order, Shard
 from .pairs import Pairs
 from .process_state import seed_generators
 from .stream import Part, StreamSource
 
-PIPE_BYTES = 512 << 10  # larger batches go through shared memory
 COUNTED = 16  # steps of a trial that are timed
 NO_WAIT = 0.05  # a wait below this part of the step is none
 GAIN = 0.1  # what another worker must make a step shorter by
@@ -112,8 +110,8 @@ class _Reads(Dataset):
     def __init__(self, source: DatasetSource):
         self.source = source
 
-    def __getitem__(self, request: tuple[Tensor, Tensor]) -> Part:
-        return Part(small_by_pipe(self.source.read(*request)))
+    def __getitem__(self, request: tuple[Tensor, Tensor]) -> Any:
+        return handed_over(Part(self.source.read(*request)))
 
 
 class _Pass(IterableDataset):
@@ -122,36 +120,8 @@ class _Pass(IterableDataset):
     def __init__(self, source: StreamSource, *of: Any):
         self.source, self.of = source, of
 
-    def __iter__(self) -> Iterator[Part]:
-        return (Part(small_by_pipe(part.pair), part.ended) for part in self.source.parts(*self.of))
-
-
-def small_by_pipe(batch: Any) -> Any:
-    """A worker's batch, its tensors copied through the pipe if it is small.
-
-    torch hands tensors over as shared memory, with a connection for each: that costs a step more than copying a small
-    batch (benchmarks/handover.py).
-    """
-    if sum(tensor.nbytes for tensor in nest.leaves(batch)) > PIPE_BYTES:
-        return batch
-    return nest.each(batch, _by_pipe)
-
-
-def _by_pipe(tensor: Tensor) -> Any:
-    try:
-        return _Copied(tensor.numpy())
-    except (TypeError, RuntimeError):  # numpy does not know bfloat16, nor tensors with a gradient
-        return tensor
-
-
-class _Copied:
-    """Bytes on the way; a tensor where they arrive."""
-
-    def __init__(self, array: np.ndarray[Any, Any]):
-        self.array = array
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return torch.from_numpy, (self.array,)
+    def __iter__(self) -> Iterator[Any]:
+        return (handed_over(part) for part in self.source.parts(*self.of))
 
 
 def _as_it_is(batch: Any) -> Any:
