@@ -60,6 +60,11 @@ def check_optimizer(task: Task, trained: Named, total_updates: int) -> None:
         raise BadInput(
             f"task.optimizer failed on the model's named parameters: {type(problem).__name__}: {problem}"
         ) from problem
+    if isinstance(optimizer, tuple | list):
+        raise BadInput(
+            f"task.optimizer made {len(optimizer)} optimizers, but one updates the whole model (training with several, as "
+            "for a GAN, is not supported); for rates of their own give one optimizer with parameter groups"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"task.optimizer must make a torch.optim.Optimizer (found {type(optimizer).__name__})")
     if not any(group["params"] for group in optimizer.param_groups):
