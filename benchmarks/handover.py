@@ -18,7 +18,7 @@ import torch
 from tables import show
 from torch.utils.data import DataLoader, Dataset
 
-from manyhands.data.loading import PIPE_BYTES, small_by_pipe
+from manyhands.data.handover import PIPE_BYTES, small_by_pipe
 
 BATCHES = 40
 

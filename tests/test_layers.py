@@ -19,11 +19,12 @@ BESIDE = {
     "pages": {"errors", "record"},
     "schedules": {"errors"},
     "tasks": {"errors", "data", "task", "schedules"},
+    "bridges": {"errors", "record", "data", "task", "schedules"},
     "nn": {"errors", "data", "model", "world", "strategies"},
-    "__init__": {"errors", *LAYERS, "pages", "schedules", "tasks", "nn"},
+    "__init__": {"errors", *LAYERS, "pages", "schedules", "tasks", "bridges", "nn"},
     "__main__": {"cli"},
 }
-READ_BY = {"pages": {"studies", "cli"}, "tasks": {"cli"}, "schedules": set()}  # who may know these
+READ_BY = {"pages": {"studies", "cli"}, "tasks": {"cli"}, "bridges": {"cli"}, "schedules": set()}  # who may know these
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

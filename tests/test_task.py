@@ -90,7 +90,10 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
             r"task\.optimizer failed on the model's named parameters",
         ),
         ({"optimizer": lambda named: 3}, r"task\.optimizer must make a torch\.optim\.Optimizer"),
-        ({"train": [torch.zeros(3)] * 5}, r"samples must be \(input, target\) pairs"),
+        (
+            {"train": [torch.zeros(20)] * 5},
+            r'task\.loss failed without a target \(TypeError: .*\), but samples have none; name its key \(task\.target="labels"\)',
+        ),
         ({"test": (torch.zeros(5, 20), torch.zeros(4).long())}, r"task\.test lengths differ"),
     ],
 )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from manyhands.data.loading import Auto, DatasetSource, Trial, choose, small_by_pipe
+from manyhands.data.handover import small_by_pipe
+from manyhands.data.loading import Auto, DatasetSource, Trial, choose
 from tests.breakable import toy
 from tests.conftest import distance, quick_fit
 

@@ -12,6 +12,7 @@ from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from .look import report, runs, strategies, tasks, watch
+from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (train, compare, evaluate, report, runs, watch, chaos, tasks, strategies):  # in the order of --help
     app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(run)  # what follows SCRIPT is the script's own
 
 # The base of click's complaints. Newer versions of typer carry click inside them, under a private name of theirs; what
 # they export, BadParameter, leads to it in all of them.

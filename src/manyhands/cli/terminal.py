@@ -51,21 +51,25 @@ def show_run(run: Run) -> None:
     """One fit: how fast, how good, where the time of a step went."""
     out = console()
     threads = f", {amount(run.threads, 'thread')} each" if run.threads else ""
-    out.print(f"{run.task} · {run.label} · {amount(run.ranks, 'rank')} on {run.device}{threads}")
+    device = f" on {run.device}" if run.device else ""
+    out.print(f"{run.task} · {run.label} · {amount(run.ranks, 'rank')}{device}{threads}")
     if run.status != "done":
         out.print(f"  {run.status}: {run.reason}")
+    elif run.reason:
+        out.print(f"  {run.reason}")
     if run.steps and run.seconds and run.step_ms:
-        rate = f"{run.samples_per_second:,.0f} samples/s" if run.samples_per_second else ""
+        rate = f"{run.samples_per_second:,.0f} samples/s, " if run.samples_per_second else ""
         median = figure(run.step_ms.get("median"), ".2f")
-        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}, median step {median} ms")
+        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}median step {median} ms")
     if run.test:
         known = run.test.get("accuracy")
         accuracy = f"accuracy {percent(known)}, " if known is not None else ""
         loss, samples = figure(run.test.get("loss"), ".4f"), figure(run.test.get("samples"), ",")
         out.print(f"  test: {accuracy}loss {loss} over {samples} samples")
     if run.phases_ms:
-        out.print(f"  where the {sum(run.phases_ms.values()) or 1.0:.2f} ms of a step go:")
-        out.print(Padding.indent(phase_table({name: run.phases_ms.get(name, 0.0) for name in PHASES}), 4))
+        phases = {name: run.phases_ms.get(name) or 0.0 for name in PHASES}
+        out.print(f"  where the {sum(phases.values()) or 1.0:.2f} ms of a step go:")
+        out.print(Padding.indent(phase_table(phases), 4))
     if run.communication_bytes:
         hidden = run.overlapped_communication_ms or 0.0
         overlap = f"; {hidden:.2f} ms of it hidden behind backward" if hidden >= 0.005 else ""

@@ -110,18 +110,21 @@ def read_state(folder: Path) -> State | None:
 
 def picture(state: State, width: int = WIDEST) -> Group:
     """Progress, the loss so far, where the time goes, and what each rank is at."""
-    step, steps = state["step"] or 0, state["steps"] or 1
+    step, steps = state["step"] or 0, state["steps"]
     rate = state["samples_per_second"]
     speed = f", {rate:,.0f} samples/s" if rate else ""
-    done = round(width * min(1.0, max(0.0, step / steps)))
     lines: list[RenderableType] = [
         Text(
             f"{state['task']} · {state['strategy']} · {amount(state['ranks'], 'rank')} on {state['device']}",
             style="bold",
         ),
-        Text(f"step {step:,} of {steps:,}, epoch {state['epoch']} of {state['epochs']}{speed}"),
-        Text(f"{'━' * done}{'─' * (width - done)}"),
     ]
+    if steps is None:  # a script of one's own does not say how far it is going
+        lines.append(Text(f"step {step:,}{speed}"))
+    else:
+        done = round(width * min(1.0, max(0.0, step / max(1, steps))))
+        lines.append(Text(f"step {step:,} of {steps:,}, epoch {state['epoch']} of {state['epochs']}{speed}"))
+        lines.append(Text(f"{'━' * done}{'─' * (width - done)}"))
     curve = [value for _, value in state["curve"] if value is not None]
     if curve:
         lines.append(Text(f"loss {curve[-1]:8.4f} {sparkline(curve, width - 14)}"))

@@ -162,7 +162,7 @@ class Batches:
             self._told = True
             promised = "" if len(self.source) == ENDLESS else f" of the {len(self.source):,} its length promises"
             self._tell(f"task.train ended after {part.ended:,} samples{promised}; it was read again from its start")
-        return nest.pair(part.collated)
+        return part.pair
 
     def _counted(self, step: PlannedStep) -> tuple[Tensor | None, int]:
         """Keys and number of this rank's samples; those of a stream are numbered as they come."""

@@ -143,7 +143,7 @@ def _in_order(source: Source, size: int) -> Iterator[tuple[Any, Any, int]]:
     if isinstance(source, StreamSource):
         samples = source.samples(len(source))
         while part := list(islice(samples, size)):
-            yield *nest.pair(source.collate(part)), len(part)
+            yield *source.collate(part), len(part)
         return
     for start in range(0, len(source), size):
         stop = min(start + size, len(source))

@@ -11,18 +11,17 @@ from collections.abc import Callable, Generator, Iterator
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from . import nest
+from .handover import handed_over
 from .keys import sample_keys
 from .order import Order, Shard
+from .pairs import Pairs
 from .process_state import seed_generators
 from .stream import Part, StreamSource
 
-PIPE_BYTES = 512 << 10  # larger batches go through shared memory
 COUNTED = 16  # steps of a trial that are timed
 NO_WAIT = 0.05  # a wait below this part of the step is none
 GAIN = 0.1  # what another worker must make a step shorter by
@@ -31,17 +30,17 @@ GAIN = 0.1  # what another worker must make a step shorter by
 class DatasetSource:
     """Samples one by one out of a map-style Dataset, collated into batches."""
 
-    def __init__(self, dataset: Dataset, collate: Callable[[list[Any]], Any] | None):
+    def __init__(self, dataset: Dataset, collate: Pairs | None = None):
         self.dataset = dataset
-        self.collate = collate or default_collate
+        self.collate = collate or Pairs()
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def gather(self, indices: Tensor) -> tuple[Any, Any]:
-        return nest.pair(self.collate([self.dataset[index] for index in indices.tolist()]))
+        return self.collate([self.dataset[index] for index in indices.tolist()])
 
-    def read(self, indices: Tensor, keys: Tensor) -> Any:
+    def read(self, indices: Tensor, keys: Tensor) -> tuple[Any, Any]:
         """The same with the generators seeded by each sample's key: it is the same on any rank and in any worker."""
         return self.collate(self.samples(indices, keys))
 
@@ -92,7 +91,7 @@ class Loading:
         if not self.workers:
             return (Part(source.read(*request)) for request in self._requests)
         self._loader = self._loader or self._by_workers(_Reads(source), sampler=self._requests, persistent_workers=True)
-        return map(Part, self._loader)
+        return iter(self._loader)
 
     def _by_workers(self, dataset: Dataset, **options: Any) -> DataLoader:
         return DataLoader(
@@ -112,7 +111,7 @@ class _Reads(Dataset):
         self.source = source
 
     def __getitem__(self, request: tuple[Tensor, Tensor]) -> Any:
-        return small_by_pipe(self.source.read(*request))
+        return handed_over(Part(self.source.read(*request)))
 
 
 class _Pass(IterableDataset):
@@ -121,40 +120,12 @@ class _Pass(IterableDataset):
     def __init__(self, source: StreamSource, *of: Any):
         self.source, self.of = source, of
 
-    def __iter__(self) -> Iterator[Part]:
-        return (Part(small_by_pipe(collated), ended) for collated, ended in self.source.parts(*self.of))
+    def __iter__(self) -> Iterator[Any]:
+        return (handed_over(part) for part in self.source.parts(*self.of))
 
 
-def small_by_pipe(collated: Any) -> Any:
-    """A worker's batch, its tensors copied through the pipe if it is small.
-
-    torch hands tensors over as shared memory, with a connection for each: that costs a step more than copying a small
-    batch (benchmarks/handover.py).
-    """
-    if sum(tensor.nbytes for tensor in nest.leaves(collated)) > PIPE_BYTES:
-        return collated
-    return nest.each(collated, _by_pipe)
-
-
-def _by_pipe(tensor: Tensor) -> Any:
-    try:
-        return _Copied(tensor.numpy())
-    except (TypeError, RuntimeError):  # numpy does not know bfloat16, nor tensors with a gradient
-        return tensor
-
-
-class _Copied:
-    """Bytes on the way; a tensor where they arrive."""
-
-    def __init__(self, array: np.ndarray[Any, Any]):
-        self.array = array
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return torch.from_numpy, (self.array,)
-
-
-def _as_it_is(collated: Any) -> Any:
-    return collated
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 # ---------------------------------------------------------------- how many workers

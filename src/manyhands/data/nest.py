@@ -1,4 +1,4 @@
-"""Nests of tensors: a tensor, or tuples, lists, slices, mappings and dataclasses of them, however deep.
+"""Nests of tensors: a tensor, or tuples, lists, slices, mappings, dataclasses and namespaces of them, however deep.
 
 What is made from a nest keeps its types: a named tuple stays one, and so does a mapping or dataclass of the user's own.
 Everything that is not one of these is a leaf and is handed on as it is. All code that walks through nests does it here.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Size, Tensor
 from torch.fx.immutable_collections import immutable_dict, immutable_list
-
-from ..errors import BadInput
 
 
 class Leaf:
@@ -33,8 +32,16 @@ def children(value: Any) -> list[Any] | None:
         return list(value.values())
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    names = attribute_names(value)
+    return None if names is None else [getattr(value, name) for name in names]
+
+
+def attribute_names(value: Any) -> list[str] | None:
+    """Of a dataclass (fields that were never set are none of its own) or a namespace; None for anything else."""
+    if isinstance(value, SimpleNamespace):
+        return list(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Leaf):
+        return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     return None
 
 
@@ -51,22 +58,35 @@ def rebuilt(value: Any, items: list[Any]) -> Any:
     if isinstance(value, slice):
         return slice(*items)
     made = copy.copy(value)  # not made anew: a constructor may do more than to store, or ask for less
-    for field, item in zip(dataclasses.fields(value), items, strict=True):
-        object.__setattr__(made, field.name, item)  # frozen ones too
+    for name, item in zip(attribute_names(value) or (), items, strict=True):
+        object.__setattr__(made, name, item)  # frozen ones too
     return made
 
 
 def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping like `value` with these entries, which may be fewer."""
     if type(value) in (dict, immutable_dict):
         return items
     if not isinstance(value, MutableMapping):
         return type(value)(items)  # type: ignore[call-arg]
-    made = copy.copy(value)
-    if list(made) != list(items):  # its constructor leaves out what is None, say
-        made.clear()
+    if isinstance(value, dict) and dataclasses.is_dataclass(value):  # transformers' outputs: entries are fields as well
+        made: Any = type(value).__new__(type(value))
+        vars(made).update(vars(value), **{field.name: None for field in dataclasses.fields(value)})
+    else:
+        made = copy.copy(value)
+        if list(made) != list(items):
+            made.clear()
     for key, item in items.items():
         made[key] = item
     return made
+
+
+def without(value: Any, keys: Collection[str]) -> Any:
+    """The same mapping without some of its entries; what has a fixed set of fields holds None there."""
+    if isinstance(value, Mapping):
+        return _mapping(value, {key: item for key, item in value.items() if key not in keys})
+    names = attribute_names(value) or []
+    return rebuilt(value, [None if name in keys else getattr(value, name) for name in names])
 
 
 def over(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -116,15 +136,6 @@ def attributes(leaf: Any) -> list[Any]:
 def rows(value: Any, start: int, stop: int) -> Any:
     """Some of the samples, without copying, of a nest whose every tensor counts samples first."""
     return each(value, lambda tensor: tensor[start:stop])
-
-
-def pair(collated: Any) -> tuple[Any, Any]:
-    """Samples are (input, target)."""
-    if not isinstance(collated, tuple | list) or len(collated) != 2:
-        raise BadInput(
-            f"samples must be (input, target) pairs (found {type(collated).__name__}); return two values, or set task.collate"
-        )
-    return collated[0], collated[1]
 
 
 def first(value: Any) -> Tensor | None:

@@ -66,10 +66,16 @@ class Order:
     batch_size: int
     seed: int
     accumulate: int = 1
+    drop_last: bool = False  # an epoch leaves out what fills no batch, other samples each time
+
+    @property
+    def read(self) -> int:
+        """The samples of an epoch: all, or as many as fill batches."""
+        return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.samples // self.batch_size)
+        return -(-self.read // self.batch_size)
 
     @property
     def updates_per_epoch(self) -> int:
@@ -77,18 +83,18 @@ class Order:
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[PlannedStep]:
         """The steps of an epoch, from step `first` on."""
-        per_epoch = self.steps_per_epoch
+        per_epoch, samples = self.steps_per_epoch, self.read
         for number in range(first, per_epoch):
             start = number * self.batch_size
             group = number // self.accumulate
             group_start = group * self.accumulate * self.batch_size
-            group_end = min((group + 1) * self.accumulate * self.batch_size, self.samples)
+            group_end = min((group + 1) * self.accumulate * self.batch_size, samples)
             yield PlannedStep(
                 epoch,
                 number,
                 epoch * per_epoch + number,
                 start,
-                min(self.batch_size, self.samples - start),
+                min(self.batch_size, samples - start),
                 group_end - group_start,
                 (number + 1) % self.accumulate == 0 or number + 1 == per_epoch,
             )
@@ -106,7 +112,7 @@ class Order:
 
     def samples_up_to(self, step: PlannedStep) -> int:
         """Samples of the whole fit behind all ranks after this step."""
-        return step.epoch * self.samples + step.start + step.total
+        return step.epoch * self.read + step.start + step.total
 
     def indices(self, step: PlannedStep, shard: Shard = Shard()) -> Tensor:  # noqa: B008 (a frozen value)
         """The samples of one step that belong to a shard."""
@@ -124,7 +130,8 @@ class Order:
         """A rank that owns its part of the data spreads it over the steps of the epoch."""
         first, last = shard.bounds(self.samples)
         own = permutation(last - first, self.seed, step.epoch) + first
-        start, stop = shard_bounds(last - first, step.number, self.steps_per_epoch)
+        begin, end = shard.bounds(self.read)
+        start, stop = shard_bounds(end - begin, step.number, self.steps_per_epoch)
         return own[start:stop]
 
 

@@ -93,7 +93,7 @@ class Resident:
         if self.shard.fixed:
             return torch.cat([self.order.filled(step, self.shard)[0] for step in self.order.steps(epoch)])
         shuffled = permutation(self.order.samples, self.order.seed, epoch)
-        return shuffled if self._places is None else shuffled[self._places]
+        return shuffled[: self.order.read] if self._places is None else shuffled[self._places]
 
     def _places_in_order(self) -> Tensor | None:
         """Where this rank's samples stand in the permutation of any epoch; None where it reads them all."""

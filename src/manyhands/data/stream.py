@@ -15,34 +15,41 @@ that has run out of samples; the record notes after how many samples that was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset
 
 from ..errors import BadInput
 from . import nest
 from .keys import one_key
 from .order import Order, Shard
+from .pairs import Pairs
 from .process_state import seed_generators
 
 ENDLESS = 1 << 60  # the samples of a stream that does not say: more than anybody reads
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """A rank's part of one global batch, and after how many samples the stream had ended, if it did on the way."""
 
-    collated: Any
+    pair: tuple[Any, Any]  # (input, target)
     ended: int = 0
+
+    def pin_memory(self) -> Part:
+        """What a DataLoader calls: torch's own walk through a batch passes over dataclasses and fails on some mappings."""
+        return replace(self, pair=nest.each(self.pair, Tensor.pin_memory))
 
 
 class StreamSource:
     """An IterableDataset as a source of batches."""
 
-    def __init__(self, dataset: IterableDataset, collate: Callable[[list[Any]], Any] | None):
+    def __init__(self, dataset: IterableDataset, collate: Pairs | None = None):
         self.dataset = dataset
-        self.collate = collate or default_collate
+        self.collate = collate or Pairs()
         self._samples = length(dataset)
 
     def __len__(self) -> int:
@@ -59,7 +66,7 @@ class StreamSource:
         samples = list(self.samples(max(wanted) + 1))
         if not samples:
             raise BadInput(NO_SAMPLES)
-        return nest.pair(self.collate([samples[index] for index in wanted if index < len(samples)]))
+        return self.collate([samples[index] for index in wanted if index < len(samples)])
 
     def samples(self, most: int) -> Iterator[Any]:
         """One pass, at most this long."""

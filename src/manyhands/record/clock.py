@@ -33,7 +33,7 @@ TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for th
 TRACE_LIMIT = 4000
 
 
-class _CoreTime:
+class CoreTime:
     """How long the thread that makes it was ready to run while something else ran on its core, which Linux tells.
 
     A look costs about a microsecond.
@@ -76,7 +76,7 @@ class Clock:
         self._began = 0
         self._elapsed = 0  # of the stretches before this one
         self._tracing = False
-        self._core: _CoreTime | None = None
+        self._core: CoreTime | None = None
         self._watching = False
         self._without = 0  # nanoseconds without a core, at the last look
         self._stolen = 0  # those in phases of work, since the watch began
@@ -127,7 +127,7 @@ class Clock:
     def watch_core(self, on: bool) -> int:
         """Watch for time without a core from here on, or no more; returns what was found since the watch began."""
         found, self._stolen = self._stolen, 0
-        self._core = self._core or _CoreTime()
+        self._core = self._core or CoreTime()
         self._watching, self._without = on, self._core.nanoseconds_without()
         return found
 

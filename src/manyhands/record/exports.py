@@ -61,7 +61,8 @@ def write_logs(run: Run, folder: str | os.PathLike[str], logs: list[str]) -> Non
                     if entry.get(key) is not None:
                         writer.add_scalar(key, entry[key], entry["epoch"])
             for phase, value in (run.phases_ms or {}).items():
-                writer.add_scalar(f"phases_ms/{phase}", value, run.steps)
+                if value is not None:
+                    writer.add_scalar(f"phases_ms/{phase}", value, run.steps)
 
 
 def _write_csv(path: Path, headings: list[str], rows: list[list[object]]) -> None:

@@ -32,7 +32,7 @@ FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, for
             "rank": int,
             "device": str | None,
             "host": str | None,
-            "phases_ms": dict[str, float] | None,
+            "phases_ms": dict[str, float | None] | None,
             "peak_memory_bytes": float | None,
             "samples": int | None,
         }

@@ -49,16 +49,16 @@ class Run:
     devices: list[str] = field(default_factory=list)
     threads: int | None = None
     batch_size: int | None = None
-    accumulate: int = 1
-    precision: str = "fp32"
-    seed: int = 0
+    accumulate: int | None = 1
+    precision: str | None = "fp32"
+    seed: int | None = 0
     environment: dict[str, Any] = field(default_factory=dict)
     command: str | None = None  # what repeats this run
     source: str | None = None  # what load_task reads the task from
     started: str | None = None  # ISO time, UTC
     steps: int = 0
     updates: int = 0
-    samples: int = 0
+    samples: int | None = 0
     seconds: float | None = None
     startup_seconds: float | None = None
     evaluation_seconds: float | None = None
@@ -67,7 +67,7 @@ class Run:
     step_ms: dict[str, float] | None = None  # median, p10, p90
     epochs: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
-    phases_ms: dict[str, float] | None = None
+    phases_ms: dict[str, float | None] | None = None  # null: a phase that cannot be seen (a script's)
     channels_last: bool | None = None  # whether the model's images lay in memory so (docs/benchmarks.md)
     call: str | None = None  # how the model was called: "one", "args" or "kwargs" (docs/tasks.md)
     phases_source: str | None = None  # "measured", or how a split was sampled (captured steps)
@@ -81,6 +81,7 @@ class Run:
     test: dict[str, Any] | None = None
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
+    weight: str | None = None  # what the loss is a mean over: "given" by the task, or as found; null: samples
     rounds: list[float] | None = None
     comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
     resumed_from: dict[str, Any] | None = None

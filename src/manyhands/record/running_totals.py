@@ -8,17 +8,27 @@ is measured in the share before each mark and stands for all shares since the ma
 
 from __future__ import annotations
 
-from .clock import Clock
+from typing import Protocol
+
 from .run import PHASES
 
 MOST = 64
 LATE, MADE, STOLEN = range(len(PHASES), len(PHASES) + 3)  # columns behind those of the phases
 
 
+class Measured(Protocol):
+    """What running totals ask of a clock."""
+
+    phases: list[int]
+    late: int
+
+    def watch_core(self, on: bool) -> int: ...
+
+
 class RunningTotals:
     """The marks of one process."""
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock: Measured):
         self.kept: list[list[int]] = []
         self._clock = clock
         self._shares = 0

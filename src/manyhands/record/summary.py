@@ -19,7 +19,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     phases = np.array([item["phases"] for item in training], dtype=np.float64)  # nanoseconds
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)
-    sums, counts = sum_losses(figures, 0, steps)
+    sums, _, units = sum_losses(figures, 0, steps)
     slow = slow_rank(figures, ranks)
     return {
         "steps": steps,
@@ -27,7 +27,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
         "step_ms": _step_ms(training),
-        "losses": [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)],
+        "losses": [float(total / count) if count else None for total, count in zip(sums, units, strict=True)],
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
@@ -59,15 +59,17 @@ def _measured(item: dict[str, Any], steps: int) -> dict[str, Any]:
     }
 
 
-def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Losses and samples of each step from `first` up to `steps`, summed over ranks."""
-    sums, counts = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64)
+def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Losses, samples, and the units that losses are means over, of each step from `first` up to `steps`, over ranks."""
+    sums, counts, counted = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64), np.zeros(steps - first)
     for item in figures:
-        for step, mean, count in item["losses"]:
-            if count and first <= step < steps:
-                sums[step - first] += mean * count
+        for step, mean, count, units in item["losses"]:
+            if first <= step < steps:
                 counts[step - first] += count
-    return sums, counts
+                if units:
+                    sums[step - first] += mean * units
+                    counted[step - first] += units
+    return sums, counts, counted
 
 
 def _step_ms(training: Sequence[dict[str, Any]]) -> dict[str, float] | None:

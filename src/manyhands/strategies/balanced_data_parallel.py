@@ -29,8 +29,8 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import BatchRules, ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
-from .pieces.replicas import DataParallelCriterion, DataParallelModel, normalised
+from .pieces.replica_worker import check_replicas, losses_where_outputs_are, replica_devices
+from .pieces.replicas import DataParallelModel, normalised
 
 
 @dataclass(frozen=True)
@@ -65,5 +65,4 @@ class BalancedDataParallel(Strategy):
         model = DataParallelModel(
             place_model(job, rank), devices, self.shares, rank.clock, rules.input, call=job.calling.needed
         )
-        criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.target)
-        return ReplicaWorker(job, rank, model, criterion, criterion.replicas)
+        return losses_where_outputs_are(job, rank, model, rules.target)

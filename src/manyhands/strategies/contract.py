@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 class Loss(NamedTuple):
-    """The loss of a step where it is known: its mean over this rank's samples, and how many those are.
+    """The loss of a step where it is known: its mean over this rank's part, and how many samples that has.
 
-    A worker that runs several steps at once gives the means of all of them in one tensor.
+    `units` are what it is a mean over, where that is not samples; not a number where no part of the update has any.
+    A worker that runs several steps at once gives the means, and the units, of all of them in one tensor.
     """
 
     mean: Tensor | float
     count: int  # type: ignore[assignment]  # a tuple has a method of this name, which nobody needs
+    units: Tensor | float | None = None
 
 
 class Worker(ABC):

@@ -32,8 +32,8 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
-from .pieces.replica_worker import ReplicaWorker, check_replicas, replica_devices
-from .pieces.replicas import DataParallelCriterion, DataParallelModel, Outputs
+from .pieces.replica_worker import ReplicaWorker, check_replicas, losses_where_outputs_are, replica_devices
+from .pieces.replicas import DataParallelModel, Outputs
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,12 @@ class DataParallel(Strategy):
             call=job.calling.needed,
         )
         if job.calling.loss is None:  # a number per replica has no samples to be gathered along
-            criterion = DataParallelCriterion(job.calling.loss_of, devices, rank.clock, rules.batch.target)
-            return ReplicaWorker(job, rank, model, criterion, criterion.replicas)
+            return losses_where_outputs_are(job, rank, model, rules.batch.target)
 
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)
             worker.gathered_bytes = sum(tensor.nbytes for tensor in nest.leaves(gathered))
-            return job.calling.loss_of(gathered, target)
+            return worker.units.loss_of(gathered, target)
 
         worker = ReplicaWorker(job, rank, model, loss)
         return worker

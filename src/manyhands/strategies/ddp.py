@@ -32,10 +32,11 @@ from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
 from ..world.devices import default_ranks
 from ..world.rank import Rank
-from .contract import Strategy, Traits, Worker
+from .contract import Loss, Strategy, Traits, Worker
 from .job import Job
 from .pieces.batchnorm import share_batchnorm
 from .pieces.rank_model import place_model, spread_over_devices
+from .pieces.units import Units
 from .pieces.with_loss import WithLoss, may_miss
 from .pieces.worker import OrdinaryWorker, WrappedWorker
 
@@ -75,8 +76,9 @@ class DDPWorker(WrappedWorker):
     def __init__(self, strategy: DDP, job: Job, rank: Rank, model: nn.Module):
         self.may_miss = strategy.find_unused or may_miss(job)
         on_one_gpu = rank.device.type == "cuda" and not spread_over_devices(model)
+        units = Units(job, rank, divided=True)
         wrapped = DistributedDataParallel(
-            WithLoss(model, job.calling),
+            WithLoss(model, units),
             device_ids=[rank.device] if on_one_gpu else None,
             bucket_cap_mb=strategy.bucket_mb,
             find_unused_parameters=self.may_miss,
@@ -85,9 +87,9 @@ class DDPWorker(WrappedWorker):
         settle_buckets(wrapped)
         self.buckets = BucketSums(rank, self)
         wrapped.register_comm_hook(None, self.buckets.sum)
-        super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.buckets.settle)
+        super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.buckets.settle, units=units)
 
-    def add_gradient(self, batch: Batch) -> Tensor:
+    def add_gradient(self, batch: Batch) -> Loss:
         loss = super().add_gradient(batch)
         missed = next((name for name, p in self.updater.named if p.grad is None), None)
         if missed is not None and not self.may_miss:

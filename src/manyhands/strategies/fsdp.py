@@ -42,6 +42,7 @@ from .pieces.optimizer_state import change_state
 from .pieces.rank_model import place_model, spread_over_devices
 from .pieces.refusals import sparse_layer
 from .pieces.shard_collectives import AllGather, ReduceScatter
+from .pieces.units import Units
 from .pieces.with_loss import WithAllGradients, WithLoss, may_miss
 from .pieces.worker import OrdinaryWorker, WrappedWorker
 
@@ -134,7 +135,8 @@ class FSDPWorker(WrappedWorker):
 
         kept_whole = {parameter for parameter in model.parameters() if parameter.dim() == 0}
         user_given = dict(trained_parameters(model))
-        root = WithAllGradients(model, job.calling) if may_miss(job) else WithLoss(model, job.calling)
+        units = Units(job, rank, divided=True)
+        root = WithAllGradients(model, units) if may_miss(job) else WithLoss(model, units)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
         mesh = init_device_mesh(rank.device.type, (rank.processes,))
@@ -154,7 +156,7 @@ class FSDPWorker(WrappedWorker):
         self.sharded = dict(trained_parameters(model))
         self._communicating = True
         own = [(name, stand_in(user_given[name], _local(p.detach()))) for name, p in self.sharded.items()]
-        super().__init__(job, rank, root, model, self._held_back, self._take_gradients, self._norm, own)
+        super().__init__(job, rank, root, model, self._held_back, self._take_gradients, self._norm, own, units)
 
     def _take_gradients(self) -> None:
         """After a backward pass that summed them, the gradients of the shards are the optimizer's."""

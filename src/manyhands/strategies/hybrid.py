@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..data.order import Shard
+from ..data.order import PlannedStep, Shard
 from ..errors import BadInput, did_you_mean
 from ..model import Cut
 from ..world.rank import Rank
@@ -110,10 +110,10 @@ class HybridWorker(StagesWorker):
             if place == self.place:
                 self.siblings = group
 
-    def finish(self) -> None:
+    def finish(self, step: PlannedStep) -> None:
         if self.strategy.replicas > 1:
             self._sum_over_replicas()
-        super().finish()
+        super().finish(step)
 
     def _sum_over_replicas(self) -> None:
         """Gradients of my layers, summed over the ranks that hold the same ones, as one buffer of each type.

@@ -93,6 +93,9 @@ class Job:
     optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
+    weight: Callable[[Any], Any] | None = (
+        None  # target -> units its loss is a mean over: given, or found; None: samples
+    )
     notes: list[str] = field(default_factory=list)
 
     @property

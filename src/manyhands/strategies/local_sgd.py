@@ -37,6 +37,7 @@ from .job import Job
 from .pieces.flat_buffers import through_flat
 from .pieces.optimizer_state import join_states
 from .pieces.rank_model import full_weights, place_model
+from .pieces.units import Units
 from .pieces.worker import OrdinaryWorker
 
 
@@ -80,7 +81,7 @@ class LocalWorker(OrdinaryWorker):
 
     def __init__(self, strategy: LocalSGD, job: Job, rank: Rank):
         model = place_model(job, rank)
-        super().__init__(job, rank, model, model)
+        super().__init__(job, rank, model, model, units=Units(job, rank, divided=True))
         self.strategy = strategy
         self.outer = strategy.outer_momentum > 0 or strategy.outer_rate != 1
         self.anchor = self._trained() if self.outer else {}  # the weights of the last average
@@ -100,18 +101,18 @@ class LocalWorker(OrdinaryWorker):
             self._update()
             if self.updater.updates % self.strategy.period == 0:
                 self._meet()
-        return None if loss is None else Loss(loss.detach(), batch.count)
+        return loss
 
-    def loss_weight(self, batch: Batch) -> float:
-        """Gradients are sums over the shard's samples; the update divides by their number."""
-        return batch.count
+    def loss_weight(self, batch: Batch) -> float | Tensor:
+        """Gradients are sums over the shard's samples, or units; the update divides by their number."""
+        return batch.count if self.units.weight is None else self.units.share(batch) * batch.step.group_total
 
     def _update(self) -> None:
-        """The mean over this rank's own samples, however many batches they came in."""
+        """The mean over this rank's own samples, or units, however many batches they came in."""
         for _, parameter in self.updater.named:
-            if parameter.grad is not None:
+            if parameter.grad is not None and self.units.weight is None:
                 parameter.grad.div_(self._in_update)
-        self.updater.update()
+        self.updater.update(scale=self.units.own_scale(1))
         self._in_update = 0
 
     # ------------------------------------------------------------ meeting the others

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
+from ..data.order import PlannedStep
 from ..errors import BadInput
 from ..world.devices import default_ranks
 from ..world.health.process_lock import ProcessLock
@@ -98,6 +99,7 @@ class Locked(Strategy):
             return {
                 **shared,
                 "turn": torch.zeros(2, dtype=torch.int64),
+                "units": torch.zeros((), dtype=torch.float64),
                 **slot_tensors(dict(trained_parameters(job.model)), "sum"),
             }
         return {**shared, **(shareable_state(self, job) if self.optimizer == "shared" else {})}
@@ -139,7 +141,7 @@ class TurnsWorker(SharedWorker):
     """`turns`: a counter says whose turn it is. A round has n turns to add, and one more for rank 0 to update."""
 
     def __init__(self, job: Job, rank: Rank):
-        super().__init__(job, rank)
+        super().__init__(job, rank, sums=True)
         assert rank.shared is not None
         if job.settings.sync_batchnorm:
             share_batchnorm(self.plain)
@@ -147,37 +149,42 @@ class TurnsWorker(SharedWorker):
         self._slot = GradientSlot(rank.shared, "sum", [whole(name, value) for name, value in self._own.items()])
         self._turn: Any = rank.shared["turn"].numpy()
         self._bell = Bell(rank.shared["turn"][1:])
+        self._units = rank.shared["units"]  # of the update, added as the gradients are
         self._round = 0  # the turn with which this round began
 
     def step(self, batch: Batch | None) -> Loss:
         assert batch is not None
         mark_empty(self.plain, batch.count == 0)
-        loss = Loss(self.add_gradient(batch).detach(), batch.count)
+        loss = self.add_gradient(batch)
         if batch.update:
             self._add_in_turn()
             if self.rank.index == 0:
-                self._update()
+                self._update(batch.step)
             self._wait_for(self._round + self.rank.ranks + 1)
             self._round += self.rank.ranks + 1
             with self.clock.during("communication"):
                 self.clock.count(self.shared.read())
-        return loss
+        return self.units.judged(loss)
 
     def _add_in_turn(self) -> None:
         found = {name: parameter.grad for name, parameter in self._own.items()}
         self._wait_for(self._round + self.rank.index)
         with self.clock.during("communication"):
             self.clock.count(self._slot.put(found) if self.rank.index == 0 else self._slot.add(found))
+            if self.units.divided:
+                others = self._units if self.rank.index else 0
+                self._units.copy_(self.units.taken().cpu() + others)
         self._end_turn()
         for parameter in self._own.values():
             parameter.grad = None
 
-    def _update(self) -> None:
+    def _update(self, step: PlannedStep) -> None:
         self._wait_for(self._round + self.rank.ranks)
         self.clock.enter("update")
         for home, gradient in zip(self.shared.home.values(), self._slot.get(), strict=True):
             home.grad = gradient
-        self.updater.update()
+        scale = self.units.scale_from(self._units, step) if self.units.divided else None
+        self.updater.update(scale=scale)
         self._end_turn()
 
     def _end_turn(self) -> None:

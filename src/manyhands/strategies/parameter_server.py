@@ -23,6 +23,7 @@ Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIP
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ from .pieces.server import Server
 from .pieces.server_memory import MemoryClientEnd, message_tensors
 from .pieces.server_messages import PASS, PUSH
 from .pieces.server_network import NetworkClientEnd
+from .pieces.units import Units
 from .pieces.worker import OrdinaryWorker
 
 
@@ -147,7 +149,8 @@ class Client(OrdinaryWorker):
 
     def __init__(self, strategy: ParameterServer, job: Job, rank: Rank):
         model = place_model(job, rank)
-        super().__init__(job, rank, model, model)
+        several = strategy.mode == "sync" or job.settings.accumulate > 1
+        super().__init__(job, rank, model, model, units=Units(job, rank, divided=several))
         self.own = dict(trained_parameters(model))
         self._strategy, self._slices = strategy, strategy.slices(job)
         self._group = 0  # samples of this rank in the update that is being accumulated
@@ -174,23 +177,33 @@ class Client(OrdinaryWorker):
         self._group += batch.count
         self.clock.enter("communication")
         self._home.lay_out()
-        loss = Loss(self.add_gradient(batch).detach(), batch.count) if batch.count else Loss(0.0, 0)
+        loss = self.add_gradient(batch) if batch.count else Loss(0.0, 0)
         sync = self._strategy.mode == "sync"
         push = batch.update and (sync or self._group > 0)
         kind = PUSH if push else PASS
+        units = self._units_share(batch, loss) if push and sync and self.units.divided else 0.0
         gradients = self._gradients(batch, sync) if push else {}
-        self.servers_end.send(kind, gradients)
+        self.servers_end.send(kind, gradients, units)
         if push:
             self._home.adopt(gradients)
         if push or self._strategy.mode == "bounded":
             self.servers_end.receive(kind)
         return loss
 
+    def _units_share(self, batch: Batch, loss: Loss) -> float:
+        """This rank's units over the samples of the update; not a number where it has none and no loss either."""
+        units = float(self.units.taken())
+        return units / batch.step.group_total if units or math.isfinite(loss.mean) else math.nan
+
     def _gradients(self, batch: Batch, sync: bool) -> dict[str, Tensor | None]:
         """What has been accumulated; without rounds it is an update by itself, so it is scaled and clipped here."""
-        share = self._group / batch.step.group_total
+        share, samples = self._group / batch.step.group_total, self._group
         self._group = 0
         gradients = self._home.collect()
+        if not sync and (scale := self.units.own_scale(samples)) is not None:
+            for gradient in gradients.values():
+                if gradient is not None:
+                    gradient.mul_(scale.to(gradient.device))
         if not sync and self._strategy.scale == "shard":
             for gradient in gradients.values():
                 if gradient is not None:

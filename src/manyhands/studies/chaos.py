@@ -82,8 +82,8 @@ def chaos(
         run = break_it(task, chosen, settings, planned, result)
         result["left_behind"] = [*(result["left_behind"] or []), *left_behind(began, Path(folder))]
     if run is not None:
-        result["samples_lost"] = max(0, unbroken.samples - run.samples)
-        result["samples_doubled"] = max(0, run.samples - unbroken.samples)
+        result["samples_lost"] = max(0, (unbroken.samples or 0) - (run.samples or 0))
+        result["samples_doubled"] = max(0, (run.samples or 0) - (unbroken.samples or 0))
         result["weights_equal"] = run.weights_sha256 == unbroken.weights_sha256
     return result
 

@@ -99,6 +99,7 @@ class Attempts:
         job, strategy, run = self.job, self.strategy, self.record
         probe(job, self.devices, strategy.traits.any_layout, divides(strategy))
         run.channels_last, run.call = job.channels_last, job.calling.call
+        run.weight = None if job.weight is None else "given" if job.task.weight else str(job.weight)
         run.exact, run.exact_reason = exactness(strategy, job)
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
+from ..data.loader_parts import LoaderParts
 from ..data.order import Order
+from ..data.pairs import Pairs
 from ..data.process_state import seeded
-from ..data.sources import Source, make_source
+from ..data.sources import Source, TensorSource, make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.calling import Calling
@@ -34,16 +37,44 @@ def build(task: Task, settings: StepSettings) -> Job:
         raise BadInput(f"fit needs a manyhands Task (found {type(task).__name__}); mh.load_task reads one from a file")
     with seeded(task.seed):
         task, model = _build_model(task)
-        train = make_source(_made(task.train, "train"), task.collate, "train")
-        test = None if task.test is None else make_source(_made(task.test, "test"), task.collate, "test")
-    order = Order(len(train), task.batch_size, task.seed, settings.accumulate)
+        task, train = _open(task, "train")
+        task, test = (task, None) if task.test is None else _open(task, "test")
+    settings, notes = _as_loaders_say(task, train, settings)
+    drop_last = isinstance(task.train, LoaderParts) and task.train.drop_last
+    order = Order(len(train), task.batch_size, task.seed, settings.accumulate, drop_last)
+    if not order.steps_per_epoch:
+        raise BadInput(
+            f"task.train holds {len(train)} samples, fewer than the batch_size of {task.batch_size}, and its DataLoader "
+            "drops the last batch (drop_last=True): nothing is left to train on"
+        )
     calling = Calling.of(task, model, partial(_first_samples, task, train))
-    job = Job(task, model.train(), train, test, order, settings, calling)
+    job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight, notes=notes)
     _check_layouts(model)
     with _compiler_cache_unnamed():
         check_optimizer(task, trained_parameters(model), job.total_updates)
     job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
     return job
+
+
+def _open(task: Task, field: str) -> tuple[Task, Source]:
+    """The data, and the task with what a DataLoader says of it."""
+    data = _made(getattr(task, field), field)
+    if isinstance(data, DataLoader):  # a factory made it
+        task = task.replace(**{field: data})
+        data = getattr(task, field)
+    return task, make_source(data, task.collate, field, Pairs(target=task.target, kept=task.loss is None))
+
+
+def _as_loaders_say(task: Task, train: Source, settings: StepSettings) -> tuple[StepSettings, list[str]]:
+    """The number of loader workers, where only a DataLoader says it, and notes for the record."""
+    parts = [data for data in (task.train, task.test) if isinstance(data, LoaderParts)]
+    notes = [note for part in parts for note in part.notes]
+    workers = task.train.workers if isinstance(task.train, LoaderParts) else 0
+    if settings.loader_workers is None and workers and not isinstance(train, TensorSource):
+        workers = 1 if isinstance(train, StreamSource) else workers  # more would read it several times
+        settings = replace(settings, loader_workers=workers)
+        notes.append(f"loader_workers={workers}, as the DataLoader of task.train says")
+    return settings, notes
 
 
 @contextmanager
@@ -116,7 +147,7 @@ def _first_samples(task: Task, train: Source) -> tuple[Any, Any]:
 
 
 def _made(data: Any, name: str) -> Any:
-    if callable(data) and not isinstance(data, Dataset | tuple | list):
+    if callable(data) and not isinstance(data, Dataset | DataLoader | tuple | list):
         try:
             return data()
         except BadInput:

@@ -30,14 +30,15 @@ class Judge:
         """What the record calls `test`; None where there is nothing to test, or another rank does it."""
         if self._model is None or weights is None or not self._rank.leads:
             return None
-        assert self._job.test is not None
         self._rank.say("evaluation")
         self._model.load_state_dict(weights)
         model = self._model.to(self._rank.device)
         if self._rank.hosts == 1:
             torch.set_num_threads(available_cores())  # the other ranks only wait meanwhile
         try:
-            return evaluate_model(self._job.task, self._job.calling, model, self._job.test, self._rank.device)
+            job = self._job
+            assert job.test is not None
+            return evaluate_model(job.task, job.calling, model, job.test, self._rank.device, job.weight)
         finally:
             torch.set_num_threads(self._rank.threads)
 
@@ -61,7 +62,7 @@ class EpochEnd(Observer):
             "epoch": last.epoch + 1,
             "loss": weighted_mean(losses),
             "seconds": self.figures.epoch_seconds,
-            "samples": sum(count for _, _, count in losses),
+            "samples": sum(count for _, _, count, _ in losses),
             "learning_rate": self.worker.learning_rate,
         }
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..data.sources import Source
 from ..errors import BadInput
 from ..model.calling import Calling
 from ..strategies.job import StepSettings
+from ..strategies.pieces.units import units_of
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
 from .build import build
@@ -36,7 +37,7 @@ def evaluate(
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
     model = with_weights(job.model, weights).to(torch.device(device))
-    return evaluate_model(task, job.calling, model, source, torch.device(device))
+    return evaluate_model(task, job.calling, model, source, torch.device(device), job.weight)
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -57,7 +58,12 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 
 @torch.no_grad()
 def evaluate_model(
-    task: Task, calling: Calling, model: nn.Module, source: Source, device: torch.device
+    task: Task,
+    calling: Calling,
+    model: nn.Module,
+    source: Source,
+    device: torch.device,
+    weight: Callable[[Any], Any] | None = None,
 ) -> dict[str, Any]:
     """What the record calls `test`."""
     training = model.training
@@ -65,18 +71,26 @@ def evaluate_model(
     loss_sum = torch.zeros((), dtype=torch.float64)
     metrics: dict[str, float] = {}
     hits: _Hits | None = None
-    samples = 0
+    samples, units = 0, 0.0
     for input, target, count in each_once(source, BATCH, device):
         samples += count
         output = calling.output(model, input)
-        loss_sum += calling.loss_of(output, target).double().cpu() * count
+        loss = calling.loss_of(output, target).double().cpu()
+        number = float(count) if weight is None else float(units_of(weight, target))
+        loss_sum += loss * number if number else 0.0
+        units += number
         for name, metric in (task.metrics or {}).items():
             metrics[name] = metrics.get(name, 0.0) + _mean(metric(output, target)) * count
         if task.metrics is None and (right := _right(output, target)) is not None:
             hits = hits or _Hits()
             hits.add(right, target)
     model.train(training)
-    result: dict[str, Any] = {"samples": samples, "loss": float(loss_sum) / samples, "accuracy": None, "per_class": {}}
+    result: dict[str, Any] = {
+        "samples": samples,
+        "loss": float(loss_sum) / units if units else None,
+        "accuracy": None,
+        "per_class": {},
+    }
     result.update({name: total / samples for name, total in metrics.items()})
     if hits is not None:
         result.update(hits.result())

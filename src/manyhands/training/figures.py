@@ -115,7 +115,7 @@ class RankFigures(Observer):
         if self.rank.leads:  # the epoch's own mean loss is still to come
             for step in range(checkpoint.step - checkpoint.number, checkpoint.step):
                 if past.counts[step]:
-                    self.losses.known.append((step, past.losses[step], past.counts[step]))
+                    self.losses.known.append((step, past.losses[step], past.counts[step], past.units[step]))
 
     # ------------------------------------------------------------ for the record
 

@@ -15,16 +15,16 @@ from ..world.health.heartbeats import who
 from ..world.rank import Rank
 
 BLOCK = 50  # steps whose losses travel from the device together
-Known = tuple[int, float, int]  # step, mean, samples
+Known = tuple[int, float, int, float]  # step, mean, samples, and the units it is a mean over: samples where not counted
 
 
 class Losses:
-    """`known` holds (step, mean, samples) of every step whose loss has arrived, steps counted from 0."""
+    """`known` holds (step, mean, samples, units) of every step whose loss has arrived, steps counted from 0."""
 
     def __init__(self, rank: Rank):
         self.rank = rank
         self.known: list[Known] = []
-        self._there: list[tuple[int, Tensor, int]] = []  # (first step, means, samples of each) still on the device
+        self._there: list[tuple[int, Loss]] = []  # (first step, means and samples of each) still on the device
         self._steps_there = 0
         self._travelling: deque[tuple[Tensor, torch.cuda.Event, list[tuple[int, int]]]] = deque()
 
@@ -39,14 +39,16 @@ class Losses:
             first += _steps(loss)
 
     def _note(self, loss: Loss, step: int) -> None:
-        mean, count = loss
+        mean, count, units = loss
         if not isinstance(mean, Tensor):
-            self._know(step, mean, count)
+            self._know(step, mean, count, count)
         elif mean.device.type == "cpu":
-            for number, value in enumerate(mean.reshape(-1).tolist()):
-                self._know(step + number, value, count)
+            means = mean.reshape(-1).tolist()
+            counted = [count] * len(means) if units is None else torch.as_tensor(units).reshape(-1).tolist()
+            for number, pair in enumerate(zip(means, counted, strict=True)):
+                self._know(step + number, pair[0], count, pair[1])
         else:
-            self._there.append((step, mean, count))
+            self._there.append((step, loss))
             self._steps_there += _steps(loss)
             if self._steps_there >= BLOCK:
                 self._send()
@@ -68,22 +70,26 @@ class Losses:
     def _send(self) -> None:
         if not self._there:
             return
-        means = torch.cat([mean.detach().reshape(-1).float() for _, mean, _ in self._there])
-        block = torch.empty(len(means), pin_memory=True)
-        block.copy_(means, non_blocking=True)
+        means = torch.cat([loss.mean.detach().reshape(-1).float() for _, loss in self._there])  # type: ignore[union-attr]
+        units = [loss.units.reshape(-1) for _, loss in self._there if isinstance(loss.units, Tensor)]
+        values = torch.cat([means.double(), *units]) if units else means
+        block = torch.empty_like(values, device="cpu", pin_memory=True)
+        block.copy_(values, non_blocking=True)
         sent = torch.cuda.Event()
         sent.record()
-        steps = [(step + number, count) for step, mean, count in self._there for number in range(mean.numel())]
+        steps = [(step + number, loss.count) for step, loss in self._there for number in range(_steps(loss))]
         self._travelling.append((block, sent, steps))
         self._there, self._steps_there = [], 0
 
     def _arrive(self) -> None:
         block, _, steps = self._travelling.popleft()
-        for (step, count), mean in zip(steps, block.tolist(), strict=True):
-            self._know(step, mean, count)
+        values = block.tolist()
+        means, units = values[: len(steps)], values[len(steps) :] or [count for _, count in steps]
+        for (step, count), mean, number in zip(steps, means, units, strict=True):
+            self._know(step, mean, count, number)
 
-    def _know(self, step: int, mean: float, count: int) -> None:
-        if count and not math.isfinite(mean):
+    def _know(self, step: int, mean: float, count: int, units: float) -> None:
+        if count and units != 0 and not math.isfinite(mean):  # a part that is all padding has no loss
             raise RankFailed(
                 f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
                 "not a finite number; lower the learning rate, clip gradients (clip=1.0) or look at the data",
@@ -92,13 +98,13 @@ class Losses:
                 phase="forward",
                 kind="loss",
             )
-        self.known.append((step, mean, count))
+        self.known.append((step, mean, count, 0.0 if math.isnan(units) or not count else units))
 
 
 def weighted_mean(losses: Iterable[Known]) -> float | None:
-    """The mean over all samples behind these losses."""
-    counted = [(mean * count, count) for _, mean, count in losses if count]
-    return sum(total for total, _ in counted) / sum(count for _, count in counted) if counted else None
+    """The mean over all samples, or units, behind these losses."""
+    counted = [(mean * units, units) for _, mean, _, units in losses if units]
+    return sum(total for total, _ in counted) / sum(units for _, units in counted) if counted else None
 
 
 def _steps(loss: Loss) -> int:

@@ -79,7 +79,7 @@ class ProgressReports(Observer):
             "steps": self._job.total_steps,
             "epoch": step.epoch + 1,
             "epochs": self._job.epochs,
-            "loss": known[-1][1] if known else None,
+            "loss": known[-1][1] if known and known[-1][3] else None,  # a share of nothing but padding has none
             "samples_per_second": self._job.order.samples_up_to(step) / seconds if seconds else None,
             "phases": list(clock.phases),
             "beats": [(beat.rank, beat.step, beat.phase) for beat in map(board.beat, range(self._rank.ranks))],

@@ -92,6 +92,7 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], settings
         seed=job.task.seed,
         command=settings.command,
         source=settings.source,
+        notes=list(job.notes),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...data.batches import Batch
+from ...data.splitting import Rule
 from ...errors import RankFailed
 from ...model.torch_internals import MODULE_TABLES
 from ...record.run import PHASES
@@ -17,7 +18,7 @@ from ...world.rank import Rank
 from ..contract import Loss, Strategy, Worker, refuse
 from ..job import Job
 from .replica_threads import Threads
-from .replicas import DataParallelModel, Replicas
+from .replicas import DataParallelCriterion, DataParallelModel, Outputs, Replicas
 from .worker import OrdinaryWorker
 
 
@@ -140,3 +141,17 @@ def check_replicas(strategy: Strategy, job: Job) -> None:
         raise refuse(
             strategy, "runs BatchNorm on each replica's own samples and cannot join them; use ddp with sync_batchnorm"
         )
+
+
+def losses_where_outputs_are(job: Job, rank: Rank, model: DataParallelModel, rule: Rule) -> ReplicaWorker:
+    """A worker that takes each replica's loss on its own device, and the mean over what the losses are means over."""
+    criterion = DataParallelCriterion(job.calling.loss_of, model.replicas.devices, rank.clock, rule, job.weight)
+
+    def loss(outputs: Outputs, target: Any) -> Tensor:
+        if job.weight is not None:
+            worker.units.count(target, rank.device)
+        found: Tensor = criterion(outputs, target)
+        return found
+
+    worker = ReplicaWorker(job, rank, model, loss, criterion.replicas)
+    return worker

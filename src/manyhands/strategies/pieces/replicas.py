@@ -29,6 +29,7 @@ from ...world.devices import default_ranks
 from ...world.launch.by_value import by_value_copy
 from .replica_threads import Threads, saved_bytes
 from .replica_transfers import Gather, Replicate, scatter
+from .units import keep_nan_in, units_of, weighted
 
 Device = torch.device | str
 
@@ -95,9 +96,10 @@ class DataParallelCriterion(nn.Module):
         devices: Sequence[Device] | None = None,
         clock: Clock | None = None,
         rule: Rule | None = None,  # what counts samples in the targets, where that is known
+        weight: Callable[[Any], Any] | None = None,  # target -> what its loss is a mean over, where not samples
     ):
         super().__init__()
-        self.criterion, self._clock, self._rule = criterion, clock, rule
+        self.criterion, self._clock, self._rule, self._weight = criterion, clock, rule, weight
         places = [torch.device(device) for device in devices or ()]
         self.replicas = Replicas(criterion, places, clock) if places else None
 
@@ -117,7 +119,12 @@ class DataParallelCriterion(nn.Module):
         targets = self.replicas.scatter(target, rule, bounds)
         losses = self.replicas.run([((output, part), {}) for output, part in zip(outputs, targets, strict=True)])
         means = gather([loss.reshape(1) for loss in losses], self.replicas.devices[0], self.replicas.clock)
-        return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
+        if self._weight is None:
+            return (means * torch.tensor(counts, dtype=means.dtype, device=means.device)).sum() / total
+        units = [units_of(self._weight, part, loss.device) for part, loss in zip(targets, losses, strict=True)]
+        for output, loss, number in zip(outputs, losses, units, strict=True):
+            keep_nan_in(output, loss, number)
+        return weighted(means, torch.stack([number.to(means.device) for number in units]))
 
 
 def _as_it_is(module: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ bounded    the same, but a rank too far ahead of the slowest is answered later
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...data.batches import Batch
+from ...errors import RankFailed
 from ...model.optimizers import stand_in
 from ...world.rank import Rank
 from ..contract import Worker
@@ -26,6 +28,7 @@ from .parameter_slices import Slice
 from .server_memory import MemoryServerEnd
 from .server_messages import PUSH, Gradients, Message
 from .server_network import NetworkServerEnd
+from .units import correction
 from .updater import Updater
 
 
@@ -76,7 +79,7 @@ class Server(Worker):
     def _sum_round(self) -> None:
         messages = self.ranks_end.take_round()
         pushed = [message for message in messages if message.kind == PUSH]
-        took = self._update([message.gradients for message in pushed]) if pushed else 0
+        took = self._update([message.gradients for message in pushed], self._scale(pushed)) if pushed else 0
         for message in messages:
             self._answer(message, took)
 
@@ -115,7 +118,7 @@ class Server(Worker):
         self.staleness.extend([0] * (late + 1 - len(self.staleness)))
         self.staleness[late] += 1
 
-    def _update(self, gradients: Sequence[Gradients]) -> int:
+    def _update(self, gradients: Sequence[Gradients], scale: Tensor | None = None) -> int:
         """With the sum of these; returns the nanoseconds it took, which the ranks have stood and waited."""
         began = monotonic_ns()
         with self.rank.clock.during("update"):
@@ -123,8 +126,23 @@ class Server(Worker):
                 parameter.grad = gradient
             # without rounds the schedule moves once a step, not once an update
             last = self.mode == "sync" or (self.updater.updates + 1) % self.rank.ranks == 0
-            self.updater.update(advance=last)
+            self.updater.update(advance=last, scale=scale)
         return monotonic_ns() - began
+
+    def _scale(self, messages: Sequence[Message]) -> Tensor | None:
+        """To the mean over the units of all ranks, where the task counts any."""
+        if self.job.weight is None:
+            return None
+        known = [message.units for message in messages if not math.isnan(message.units)]
+        units = sum(known)  # over the samples of the update
+        if not units and len(known) < len(messages):
+            raise RankFailed(
+                f"step {self.round}: no rank's targets hold a unit that task.weight counts, so the loss is not a number; "
+                "look at the data",
+                step=self.round,
+                kind="loss",
+            )
+        return correction(1.0, torch.tensor(units, dtype=torch.float64))
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
         """Of the whole gradient: the squares of all servers' slices."""

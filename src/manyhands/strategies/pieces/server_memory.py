@@ -13,10 +13,10 @@ from ...world.health.waiting import MOMENT, Bell, wait_until
 from ...world.shm.group_memory import fence
 from .gradient_slots import GradientSlot, nbytes, slot_tensors
 from .parameter_slices import Slice
-from .server_messages import PUSH, RATE, UPDATES, Message, book_update
+from .server_messages import PUSH, RATE, UPDATES, Message, as_bits, book_update, from_bits
 
 LINE = 8  # numbers of 8 bytes in a cache line
-_POSTED, _KIND, _SEEN = 0, 1, 2  # cells a rank writes for each server
+_POSTED, _KIND, _SEEN, _UNITS = 0, 1, 2, 3  # cells a rank writes for each server
 _ANSWERED, _TOOK = 0, 1  # cells a server writes for each rank
 
 
@@ -70,7 +70,7 @@ class MemoryClientEnd:
         self._posted = 0
         self.rate: float | None = None
 
-    def send(self, kind: int, gradients: Mapping[str, Tensor | None]) -> None:
+    def send(self, kind: int, gradients: Mapping[str, Tensor | None], units: float = 0.0) -> None:
         self._settle()
         self._posted += 1
         with self._clock.during("communication"):
@@ -78,6 +78,7 @@ class MemoryClientEnd:
                 if kind == PUSH:
                     self._clock.count(slot.put(gradients))
                 self._mine[self._rank, server, _KIND] = kind
+                self._mine[self._rank, server, _UNITS] = as_bits(units)
                 if fence:
                     fence()
                 self._mine[self._rank, server, _POSTED] = self._posted
@@ -170,7 +171,8 @@ class MemoryServerEnd:
             fence()
         self._taken[rank] += 1
         kind, seen = self._theirs[rank, self._server, _KIND], self._theirs[rank, self._server, _SEEN]
-        return Message(rank, kind, seen, self._slots[rank].get() if kind == PUSH else [])
+        units = from_bits(self._theirs[rank, self._server, _UNITS])
+        return Message(rank, kind, seen, self._slots[rank].get() if kind == PUSH else [], units)
 
     def reply(self, sender: int, kind: int, updates: int, rate: float, took: int) -> None:
         """Answer a message; `took` are the nanoseconds of the update made with it."""

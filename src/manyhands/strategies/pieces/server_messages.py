@@ -11,6 +11,7 @@ between hosts.
 
 from __future__ import annotations
 
+import struct
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -28,6 +29,18 @@ class Message(NamedTuple):
     kind: int
     seen: int  # updates of this server in the weights behind the gradient
     gradients: Gradients
+    units: float = 0.0  # behind the gradients, as a part of the update's samples, where a task counts units
+
+
+def as_bits(number: float) -> int:
+    """A number of 64 bits among whole ones."""
+    found: int = struct.unpack("q", struct.pack("d", number))[0]
+    return found
+
+
+def from_bits(bits: int) -> float:
+    found: float = struct.unpack("d", struct.pack("q", bits))[0]
+    return found
 
 
 def book_update(clock: Clock, took: int) -> None:

@@ -1,6 +1,6 @@
 """Messages between ranks and servers on any hosts, as point-to-point messages of torch.distributed.
 
-header    kind, updates seen, bytes that follow, and for each slice: none, whole, or the number of rows
+header    kind, updates seen, units, bytes that follow, and for each slice: none, whole, or the number of rows
 payload   the gradients as bytes;  back come the server's status and its slice of the weights as bytes
 """
 
@@ -16,7 +16,7 @@ from ...record.clock import Clock
 from .gradient_slots import WHOLE, from_parts, nbytes, parts
 from .parameter_slices import Slice
 from .sends import Sends
-from .server_messages import PASS, PUSH, RATE, UPDATES, Gradients, Message, book_update
+from .server_messages import PASS, PUSH, RATE, UPDATES, Gradients, Message, as_bits, book_update, from_bits
 
 TOOK = 2  # behind what a server tells in any case: nanoseconds of the update it answers
 
@@ -54,14 +54,15 @@ class NetworkClientEnd:
         self._sends = Sends()
         self.rate: float | None = None
 
-    def send(self, kind: int, gradients: Mapping[str, Tensor | None]) -> None:
+    def send(self, kind: int, gradients: Mapping[str, Tensor | None], units: float = 0.0) -> None:
         with self._clock.during("communication"):
             self._sends.drain()
             for server, items in enumerate(self._slices):
                 found = [parts(gradients[item.name], item) for item in items] if kind == PUSH else []
                 line = pack([tensor for _, carried in found for tensor in carried])
                 counts = [count for count, _ in found] or [0] * len(items)
-                self._sends.send(torch.tensor([kind, self._seen[server], len(line), *counts]), self._ranks + server)
+                header = [kind, self._seen[server], as_bits(units), len(line), *counts]
+                self._sends.send(torch.tensor(header), self._ranks + server)
                 if len(line):
                     self._sends.send(line, self._ranks + server)
                 self._clock.count(sum(nbytes(carried) for _, carried in found))
@@ -113,15 +114,15 @@ class NetworkServerEnd:
         return [self._take(rank) for rank in range(self._ranks)]
 
     def _take(self, source: int | None) -> Message:
-        header = torch.empty(3 + len(self._weights), dtype=torch.int64)
+        header = torch.empty(4 + len(self._weights), dtype=torch.int64)
         with self._clock.during("wait"):
             sender = dist.recv(header, source)
-        kind, seen, size, *counts = header.tolist()
+        kind, seen, units, size, *counts = header.tolist()
         line = torch.empty(size, dtype=torch.uint8)
         if size:
             with self._clock.during("communication"):
                 dist.recv(line, sender)
-        return Message(sender, kind, seen, self._gradients(line, counts) if kind == PUSH else [])
+        return Message(sender, kind, seen, self._gradients(line, counts) if kind == PUSH else [], from_bits(units))
 
     def _gradients(self, line: Tensor, counts: Sequence[int]) -> Gradients:
         forms = []

@@ -17,6 +17,7 @@ from ..job import Job
 from .batchnorm import average_buffers, average_notes
 from .optimizer_state import use_shared_state
 from .shared_weights import SharedModel
+from .units import Units
 from .worker import OrdinaryWorker
 
 COMPUTING = [PHASES.index(name) for name in ("forward", "backward", "update")]
@@ -27,11 +28,12 @@ class SharedWorker(OrdinaryWorker):
 
     not_captured = Worker.not_captured
 
-    def __init__(self, job: Job, rank: Rank, scale: str = "global"):
+    def __init__(self, job: Job, rank: Rank, scale: str = "global", sums: bool = False):
         assert rank.shared is not None
         self.shared = SharedModel(job.model, rank.ranks, rank.shared)
         model = self.shared.attach(rank.index, rank.device).train()
-        super().__init__(job, rank, model, model, trained=self.shared.home.items())
+        units = Units(job, rank, divided=sums or job.settings.accumulate > 1)
+        super().__init__(job, rank, model, model, trained=self.shared.home.items(), units=units)
         use_shared_state(self.updater.optimizer, self.updater.named, rank.shared)
         self._scale, self._clip = scale, job.settings.clip
         self._group = 0  # samples of this rank in the update that is being accumulated
@@ -49,20 +51,22 @@ class SharedWorker(OrdinaryWorker):
         self._group += batch.count
         if batch.count == 0:
             return Loss(0.0, 0)
-        loss = self.add_gradient(batch).detach()
-        if loss.device.type == "cpu" and not math.isfinite(loss.item()):
+        loss = self.add_gradient(batch)
+        assert isinstance(loss.mean, Tensor)
+        if loss.mean.device.type == "cpu" and not math.isfinite(loss.mean.item()) and loss.units != 0:
             self._finite = False
-        return Loss(loss, batch.count)
+        return loss
 
     def write(self, batch: Batch) -> None:
         """One update with this rank's gradient alone."""
-        share = self._group / batch.step.group_total
+        share, samples = self._group / batch.step.group_total, self._group
         self._group = 0
         if share == 0:
             self.updater.skip()
             return
         if not self._finite:
             return  # this rank ends the run now; others must not find it in their weights first and take the blame
+        scale = self.units.own_scale(samples)  # the mean over this rank's units, times its share of the samples
         self.clock.count(self.shared.hand_over())
         if self._scale == "shard":
             gradients = [home.grad for home in self.shared.home.values() if home.grad is not None]
@@ -72,7 +76,7 @@ class SharedWorker(OrdinaryWorker):
         if self._clip is not None:
             self.updater.clip = self._clip * share  # the limit is for the mean over samples
         self.clock.enter("update")
-        self.updater.update(advance=batch.own)
+        self.updater.update(advance=batch.own, scale=scale)
         self.shared.wrote()
         self.clock.enter("other")
         self._computing[self.rank.index] = sum(self.clock.phases[number] for number in COMPUTING)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...data.batches import Batch
+from ...data.order import PlannedStep
 from ...data.splitting import Rule, split
 from ...model import Cut, Stage
 from ...model.late_weights import AtTheEnd
@@ -24,6 +25,7 @@ from .optimizer_state import join_states, part_optimizer
 from .pipeline_schedules import Action, Forward, plan, split_sizes
 from .rank_model import autocast, full_weights
 from .stage_links import Links, Owed, accept, send
+from .units import Units, weighted
 from .updater import Updater
 
 
@@ -61,6 +63,8 @@ class StagesWorker(Worker):
         updater = Updater(job, self.named.items(), self._norm, part_optimizer(job, self.named))
         super().__init__(job, rank, job.model, updater)
         self._shared = self._shared_groups()
+        several = chunks > 1 or split_size is not None or self.replicas > 1 or job.settings.accumulate > 1
+        self.units = Units(job, rank, divided=several, whole=not several)
 
     # ------------------------------------------------------------ one step
 
@@ -69,15 +73,15 @@ class StagesWorker(Worker):
         sizes = self._sizes(max(batch.count, 1))  # an empty shard has borrowed a sample
         loss = self._pass(batch, self._actions(len(sizes)), sizes)
         if batch.update:
-            self.finish()
-        return loss
+            self.finish(batch.step)
+        return None if loss is None else self.units.judged(loss)
 
     def _pass(self, batch: Batch, actions: Sequence[Action], sizes: Sequence[int]) -> Loss | None:
         """Run the chunks of a batch through this rank's stages, forward and backward, as the schedule says."""
         inputs = _split(batch.input, self._rules.input, sizes) if 0 in self.stages else []
         targets = _split(batch.target, self._rules.target, sizes) if self.last in self.stages else []
         under_way: dict[Action, tuple[Owed | None, Tensor]] = {}
-        total: Tensor | None = None
+        losses: list[tuple[Tensor, Any]] = []  # of chunks, and what each is a mean over
         if self._late is not None:
             self._late.begin(len(sizes), self.stages)
         for action in actions:
@@ -88,14 +92,13 @@ class StagesWorker(Worker):
                 with autocast(self.job, self.rank.device):
                     output = self.stages[number](*arrived)
                     if number == self.last:
-                        end = self.job.calling.loss_of(self.pieces.assemble(output), targets[chunk])
+                        end = self.units.loss_of(self.pieces.assemble(output), targets[chunk])
                     else:
                         end = send(output, self._peer(number + 1), self.links, self._tags(number + 1, chunk))
                 if number == self.last:
-                    part = end.detach() * sizes[chunk]
-                    total = part if total is None else total + part
+                    losses.append((end.detach(), sizes[chunk] if self.units.weight is None else self.units.part))
                     # a borrowed sample weighs nothing: an empty shard runs along without changing anything
-                    end = end * (sizes[chunk] * bool(batch.count) / batch.step.group_total)
+                    end = end * self.units.share(batch, sizes[chunk])
                 under_way[action] = owed, end
             else:
                 self.rank.clock.enter("backward")
@@ -109,7 +112,14 @@ class StagesWorker(Worker):
             self.rank.clock.enter("backward")
             self._late.settle()
         self.links.drain()
-        return None if total is None else Loss(total / sum(sizes), batch.count)
+        return self._mean(losses, batch.count) if losses else None
+
+    def _mean(self, losses: Sequence[tuple[Tensor, Any]], samples: int) -> Loss:
+        if self.units.weight is not None:
+            means, units = (torch.stack(column) for column in zip(*losses, strict=True))
+            return Loss(weighted(means, units), samples, units.sum())
+        parts = [mean * size for mean, size in losses]
+        return Loss(sum(parts[1:], parts[0]) / sum(size for _, size in losses), samples)
 
     def _arriving(self, number: int, chunk: int, inputs: list[Any]) -> tuple[tuple[Tensor, ...], Owed | None]:
         if number == 0:
@@ -126,7 +136,7 @@ class StagesWorker(Worker):
         base = 2 * (chunk * len(self.pieces) + number)
         return base, base + 1
 
-    def finish(self) -> None:
+    def finish(self, step: PlannedStep) -> None:
         """Sum what several stages share, then update."""
         for name, group in self._shared:
             parameter = self.named[name]
@@ -134,7 +144,7 @@ class StagesWorker(Worker):
             parameter.grad = gradient.to_dense() if gradient.is_sparse else gradient
             self.rank.all_reduce(parameter.grad, group)
         self.rank.clock.enter("update")
-        self.updater.update()
+        self.updater.update(scale=self.units.scale(step))
 
     # ------------------------------------------------------------ parameters by their names in the whole model
 

@@ -33,18 +33,20 @@ class Updater:
         self.updates = 0
         self.write: Callable[[], Any] = self.optimizer.step  # writes the weights
 
-    def update(self, advance: bool = True) -> None:
+    def update(self, advance: bool = True, scale: Tensor | None = None) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
-        self.apply()
+        self.apply(scale)
         self.advance(schedule=advance)
 
-    def apply(self) -> None:
-        """Clip, write the weights, forget the gradients."""
+    def apply(self, scale: Tensor | None = None) -> None:
+        """Multiply the gradients with `scale` (units.py), clip, write the weights, forget the gradients."""
         if self._fusing:
             self._fusing = False
             fuse(self.optimizer)
             if all(group.get("fused") for group in self.optimizer.param_groups):
                 self.write = direct_sgd(self.optimizer) or self.write
+        if scale is not None:
+            self._scale(scale)
         if self.clip is not None:
             self._clip(self.clip)
         self.write()
@@ -63,6 +65,11 @@ class Updater:
         if self.schedule is not None:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # a first step without an update is no mistake
             self.schedule.step()
+
+    def _scale(self, factor: Tensor) -> None:
+        for _, parameter in self.named:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.device))
 
     def _clip(self, limit: float) -> None:
         gradients = [parameter.grad for _, parameter in self.named if parameter.grad is not None]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...model.calling import Calling
 from ...world.rank import Rank
 from ..job import Job
+from .units import Units
 
 
 class WithLoss(nn.Module):
@@ -19,7 +20,7 @@ class WithLoss(nn.Module):
     torch's wrappers look for tensors in what a module returns, and pass over what they cannot open.
     """
 
-    def __init__(self, model: nn.Module, calling: Calling):
+    def __init__(self, model: nn.Module, calling: Calling | Units):
         super().__init__()
         self.model = model
         self._calling = calling  # a loss that is a module is not part of the model

@@ -14,6 +14,7 @@ from ..contract import Loss, Worker
 from ..job import Job, trained_parameters
 from .batchnorm import mark_empty
 from .rank_model import autocast
+from .units import Units
 from .updater import Updater
 
 
@@ -36,13 +37,16 @@ class OrdinaryWorker(Worker):
         after_backward: Callable[[], None] | None = None,
         norm: Callable[[list[Tensor]], Tensor] | None = None,
         trained: Iterable[tuple[str, nn.Parameter]] | None = None,  # what is updated, where that is not the model's own
+        units: Units | None = None,  # None: this rank's own parts make up an update
     ):
         super().__init__(
             job, rank, plain, Updater(job, trained_parameters(plain) if trained is None else trained, norm)
         )
         self.model = model
         self._hold, self._after_backward = hold, after_backward
-        self._loss: Callable[[Any, Any], Tensor] = job.calling.loss_of
+        several = job.settings.accumulate > 1
+        self.units = units or Units(job, rank, divided=several, whole=not several)
+        self._loss: Callable[[Any, Any], Tensor] = self.units.loss_of
 
     def replace_parts(
         self, after_backward: Callable[[], None] | None = None, write: Callable[[], Any] | None = None
@@ -61,23 +65,23 @@ class OrdinaryWorker(Worker):
                 loss = self.add_gradient(batch)
         if batch.update:
             self.clock.enter("update")
-            self.updater.update()
-        return Loss(loss.detach(), batch.count)
+            self.updater.update(scale=self.units.scale(batch.step))
+        return self.units.judged(loss)
 
-    def add_gradient(self, batch: Batch) -> Tensor:
+    def add_gradient(self, batch: Batch) -> Loss:
         """Forward and backward of a batch; gradients are added to those that are there."""
         self.clock.enter("forward")
         with autocast(self.job, self.rank.device):
             loss = self.loss_of(batch)
         self.clock.enter("backward")
         weight = self.loss_weight(batch)
-        (loss if weight == 1.0 else loss * weight).backward()
+        (loss if not isinstance(weight, Tensor) and weight == 1.0 else loss * weight).backward()
         if self._after_backward is not None:
             self._after_backward()
-        return loss
+        return Loss(loss.detach(), batch.count, self.units.part)
 
-    def loss_weight(self, batch: Batch) -> float:
-        return batch.weight
+    def loss_weight(self, batch: Batch) -> float | Tensor:
+        return self.units.share(batch)
 
     def loss_of(self, batch: Batch) -> Tensor:
         return self._loss(self.job.calling.output(self.model, batch.input), batch.target)

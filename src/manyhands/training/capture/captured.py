@@ -49,6 +49,7 @@ class Captured(Worker):
         self._place = torch.zeros((), dtype=torch.int64, device=device)
         self._rates = torch.zeros(self.most_units, groups, device=device)
         self._losses = torch.zeros(self.most_units * self.accumulate, device=device)
+        self._units = None if self.job.weight is None else torch.zeros_like(self._losses, dtype=torch.float64)
         self._rows = torch.arange(self.most_units * self.accumulate * self.batch_count, device=device)
         self._expected = -1  # where the place on the device stands, as the host knows it
         self._pending: list[Batch] = []
@@ -77,19 +78,21 @@ class Captured(Worker):
             keys = self.data.keys.index_select(0, rows)
             if self.together:
                 input = augment(input, keys)
-        losses = []
+        found: list[Loss] = []
         for step in range(steps):
             start, stop = step * count, (step + 1) * count
             own = nest.rows(input, start, stop)
             if augment is not None and keys is not None and not self.together:
                 own = augment(own, keys[start:stop])
             goal = nest.rows(target, start, stop)
-            loss = self.worker.add_gradient(Batch(own, goal, count, self._whole))
-            losses.append(loss.detach())
+            found.append(self.worker.add_gradient(Batch(own, goal, count, self._whole)))
             if (step + 1) % self.accumulate == 0:
                 with self._rates_of(step // self.accumulate):
-                    self.worker.updater.apply()
-        torch.stack(losses, out=self._losses[:steps])
+                    self.worker.updater.apply(self.worker.units.scale(self._whole))
+                    found[-1] = self.worker.units.judged(found[-1])
+        torch.stack([loss.mean for loss in found], out=self._losses[:steps])  # type: ignore[misc]
+        if self._units is not None:
+            torch.stack([loss.units for loss in found], out=self._units[:steps])  # type: ignore[misc]
         self._place += steps * count
 
     @contextmanager
@@ -162,7 +165,8 @@ class Captured(Worker):
         del self._pending[:steps], self._due_rates[:units]
         self.replayed += steps
         self.clock.ran()
-        return Loss(self._losses[:steps].clone(), self.batch_count)
+        counted = None if self._units is None else self._units[:steps].clone()
+        return Loss(self._losses[:steps].clone(), self.batch_count, counted)
 
     def _ordinary(self, batch: Batch) -> Loss:
         self.prepare(batch)

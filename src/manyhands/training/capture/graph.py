@@ -105,7 +105,7 @@ def ordinary_step(captured: Captured, batch: Batch) -> None:
     captured.prepare(batch)
     captured.worker.add_gradient(batch)
     captured.clock.enter("update")
-    captured.worker.updater.apply()
+    captured.worker.updater.apply(captured.worker.units.scale(batch.step))
 
 
 class Before:

@@ -23,6 +23,7 @@ class History:
 
     losses: list[float] = field(default_factory=list)  # mean of each step, nan where unknown
     counts: list[int] = field(default_factory=list)  # samples behind them
+    units: list[float] = field(default_factory=list)  # what they are means over; samples in older checkpoints
     durations: list[int] = field(default_factory=list)  # nanoseconds of each step, mean over ranks
     epochs: list[dict[str, Any]] = field(default_factory=list)
     test: dict[str, Any] | None = None
@@ -38,9 +39,10 @@ class History:
     def add(self, everyone: Sequence[dict[str, Any]], steps: int, ranks: int) -> None:
         """Append the steps that the processes report since the last time."""
         first = len(self.losses)
-        sums, counts = sum_losses(everyone, first, steps)
-        self.losses += np.where(counts > 0, sums / np.maximum(counts, 1), math.nan).tolist()
+        sums, counts, units = sum_losses(everyone, first, steps)
+        self.losses += np.where(units > 0, sums / np.where(units > 0, units, 1), math.nan).tolist()
         self.counts += counts.tolist()
+        self.units += units.tolist()
         trained = np.array([item["durations"] for item in everyone if item["rank"] < ranks])
         self.durations += trained.mean(axis=0).astype(np.int64).tolist()
         self.per_rank = [{name: item[name] for name in TOTALS} for item in everyone]
@@ -57,13 +59,14 @@ class History:
             "epochs": list(self.epochs),  # it is written while training goes on
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             "counts": torch.tensor(self.counts, dtype=torch.int64),
+            "units": torch.tensor(self.units, dtype=torch.float64),
             "durations": torch.tensor(self.durations, dtype=torch.int64),
         }
 
     @classmethod
     def restored(cls, stored: dict[str, Any]) -> History:
         lists = {name: value.tolist() for name, value in stored.items() if isinstance(value, torch.Tensor)}
-        return cls(**{"samples": sum(lists["counts"]), **stored, **lists})
+        return cls(**{"samples": sum(lists["counts"]), "units": lists["counts"], **stored, **lists})
 
 
 def share_of_past(history: History, rank: Rank) -> dict[str, Any]:

@@ -28,6 +28,8 @@ def fingerprint(job: Job) -> dict[str, Any]:
         "samples": job.order.samples,
         "accumulate": job.order.accumulate,
     }
+    if job.order.drop_last:
+        print_["drop_last"] = True
     if task.schedule is not None:
         print_["epochs"] = job.epochs  # the schedule spans them
         if job.endless:

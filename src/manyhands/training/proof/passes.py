@@ -18,6 +18,7 @@ from ...data import nest
 from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
 from ...strategies.job import Job
+from ...strategies.pieces.units import units_of
 from .refusals import check_loss
 
 NOISE = 2e-6  # differences that float32 explains
@@ -38,7 +39,7 @@ class Pass:
     """One forward and backward pass."""
 
     loss: float
-    count: int  # samples
+    units: float  # what the loss is a mean over: samples, or what the job's weight counts
     gradients: dict[str, Tensor | None]
     moved: set[str]  # generators that were drawn from
     outputs: dict[str, Tensor] = field(default_factory=dict)  # of modules, where asked for
@@ -58,7 +59,7 @@ class Trial:
         self.double = double
         if double:
             self.model._apply(_widened)
-        self.seed = job.task.seed
+        self.seed, self.weight = job.task.seed, job.weight
 
     def run(
         self,
@@ -88,7 +89,8 @@ class Trial:
         gradients = {name: _dense(parameter.grad) for name, parameter in named} if backward else {}
         for _, parameter in named:
             parameter.grad = None
-        return Pass(float(loss.detach()), samples.count, gradients, drawn_from(before, after), outputs)
+        units = samples.count if self.weight is None else float(units_of(self.weight, target))
+        return Pass(float(loss.detach()), units, gradients, drawn_from(before, after), outputs)
 
     def input_of(self, samples: Samples) -> Any:
         """What the model is called with."""
@@ -152,7 +154,9 @@ class Asked(TorchFunctionMode):
 
 
 def mean_loss(passes: Sequence[Pass]) -> float:
-    return sum(part.loss * part.count for part in passes) / sum(part.count for part in passes)
+    """Over the units of all; a part without any has no loss."""
+    total = sum(part.units for part in passes)
+    return sum(part.loss * part.units for part in passes if part.units) / total if total else float("nan")
 
 
 def difference(one: Pass, parts: Sequence[Pass]) -> float:
@@ -166,7 +170,8 @@ def difference(one: Pass, parts: Sequence[Pass]) -> float:
         return 0.0 if not np.isfinite(one.loss) else float("inf")  # a loss that is not finite ends the fit anyway
     largest = max((float(g.abs().max()) for g in one.gradients.values() if g is not None and g.numel()), default=0.0)
     for name, gradient in one.gradients.items():
-        terms = [part.count / one.count * g for part in parts if (g := part.gradients.get(name)) is not None]
+        found = [(part.units / one.units, part.gradients.get(name)) for part in parts if part.units]
+        terms = [share * own for share, own in found if own is not None]
         if gradient is None and not terms:
             continue
         mine = torch.zeros_like(terms[0]) if gradient is None else gradient

@@ -22,7 +22,7 @@ from ...model.layout import channels_last_pays, lay_channels_last
 from ...strategies.job import Job, Proof
 from .passes import Samples, Trial, unused_in
 from .prove import prove
-from .refusals import check_class_targets, check_same_parameters
+from .refusals import check_class_targets, check_same_parameters, check_weight, check_without_target
 from .samples import read_samples
 
 
@@ -33,7 +33,8 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     What fails here for any other reason is left to the ranks, which name the step and phase.
     """
     trial, samples = Trial(job), _two_samples(job)
-    check, read = partial(_check, job, trial.model, dict(trial.model.named_parameters())), partial(read_samples, job)
+    check, read = partial(_check, job, trial, dict(trial.model.named_parameters())), partial(read_samples, job)
+    check_weight(job.weight, samples.target, samples.count)
     began = process_time()
     try:
         found = trial.run(samples, check=check)
@@ -70,8 +71,9 @@ def _two_samples(job: Job) -> Samples:
     return Samples(input, target, torch.arange(count, dtype=torch.int64), count)
 
 
-def _check(job: Job, model: nn.Module, before: dict[str, nn.Parameter], output: Any, target: Any) -> None:
-    check_same_parameters(before, dict(model.named_parameters()))
+def _check(job: Job, trial: Trial, before: dict[str, nn.Parameter], output: Any, target: Any) -> None:
+    check_same_parameters(before, dict(trial.model.named_parameters()))
+    check_without_target(trial.calling, output, target)
     check_class_targets(job, output, target)
 
 

@@ -231,6 +231,11 @@ def _why_mixed(job: Job, whole: Samples, parts: Sequence[Samples], first: Pass, 
     mean = mean_loss(passes)
     if abs(first.loss - mean) <= NOISE * max(abs(first.loss), abs(mean)):
         return "the gradient of a batch is not the mean over its samples (a hook on a parameter, say)"
+    if job.weight is not None:
+        return (
+            f"the loss of a batch is not the mean over the units that weight counts ({first.loss:.6g} for "
+            f"{first.units:g} units, {mean:.6g} from its parts): weight must give what the loss divides by"
+        )
     return (
         f"the loss of a batch is not the mean over its samples ({first.loss:.6g} for {whole.count} samples, "
         f"{mean:.6g} from their parts): a sum, class weights, padding or pairs of samples weigh parts differently; "

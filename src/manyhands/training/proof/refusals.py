@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from ...data.sources import TensorSource
 from ...errors import BadInput
+from ...model.calling import Calling
 from ...strategies.job import Job
+from ...strategies.pieces.units import units_of
 
 
 def check_same_parameters(before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
@@ -30,6 +33,19 @@ def check_loss(loss: Any) -> None:
         raise BadInput(
             f"task.loss must return one number, the mean over samples (found shape {tuple(loss.shape)}); use reduction='mean'"
         )
+
+
+def check_without_target(calling: Calling, output: Any, target: Any) -> None:
+    """Samples may have no target, but then the loss must do without."""
+    if target is not None or calling.loss is None:
+        return
+    try:
+        calling.loss_of(output, None)
+    except Exception as problem:
+        raise BadInput(
+            f"task.loss failed without a target ({type(problem).__name__}: {str(problem).strip().splitlines()[0]}), "
+            'but samples have none; name its key (task.target="labels"), or give samples as (input, target)'
+        ) from problem
 
 
 def check_class_targets(job: Job, output: Any, target: Any) -> None:
@@ -54,6 +70,18 @@ def check_class_targets(job: Job, output: Any, target: Any) -> None:
             raise BadInput(
                 f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
             )
+
+
+def check_weight(weight: Callable[[Any], Any] | None, target: Any, samples: int) -> None:
+    if weight is None:
+        return
+    try:
+        units_of(weight, target)
+    except BadInput:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise BadInput(f"task.weight failed on the targets of {samples} samples: {reason}") from problem
 
 
 def _loss_name(loss: Any) -> str | None:

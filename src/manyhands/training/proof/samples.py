@@ -49,7 +49,7 @@ def read_samples(job: Job, count: int) -> tuple[int, Take]:
     def take(places: Sequence[int]) -> Samples:
         chosen = torch.tensor(list(places))
         if isinstance(job.train, DatasetSource | StreamSource):
-            pair = nest.pair(job.train.collate([samples[place] for place in places]))
+            pair = job.train.collate([samples[place] for place in places])
         else:
             pair = job.train.gather(indices[chosen])
         return Samples(*pair, keys[chosen], len(places))
@@ -67,7 +67,7 @@ def _rare_in_dataset(job: Job, train: DatasetSource, count: int) -> Tensor:
             ahead += train.samples(order[start : start + count], keys[start : start + count])
             if monotonic() - began > READING_SECONDS:
                 break
-        return order[with_rare_values(nest.pair(train.collate(ahead)), torch.arange(count), len(ahead))]
+        return order[with_rare_values(train.collate(ahead), torch.arange(count), len(ahead))]
     return order[:count]
 
 

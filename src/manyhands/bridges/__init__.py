@@ -1,0 +1,1 @@
+"""Bridges: code that people already have, trained or measured as it is."""

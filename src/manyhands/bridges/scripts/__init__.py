@@ -1,0 +1,1 @@
+"""Scripts left as they are: started as they would start themselves, and measured from hooks in torch."""

@@ -1,0 +1,5 @@
+"""What a rank of a script starts with."""
+
+from .rank import main
+
+main()
