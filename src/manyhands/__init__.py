@@ -21,6 +21,10 @@ _WHERE = {
     "load_task": "tasks",
     "compare": "studies.compare",
     "report": "pages",
+    "from_transformers": "bridges.transformers",
+    "fit_settings": "bridges.transformers",
+    "from_lightning": "bridges.lightning",
+    "from_loader": "bridges.loader",
     "augment": "data.augment",
     "schedules": "schedules",
     "nn": "nn",
@@ -54,6 +58,10 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from . import nn as nn
     from . import schedules as schedules
+    from .bridges.lightning import from_lightning as from_lightning
+    from .bridges.loader import from_loader as from_loader
+    from .bridges.transformers import fit_settings as fit_settings
+    from .bridges.transformers import from_transformers as from_transformers
     from .data import augment as augment
     from .errors import BadInput as BadInput
     from .errors import ManyhandsError as ManyhandsError

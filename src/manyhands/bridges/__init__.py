@@ -1,1 +1,1 @@
-"""Bridges: code that people already have, trained or measured as it is."""
+"""Code people already have: tasks made from a Hugging Face model, a Lightning module, or the parts of a plain loop."""
