@@ -69,7 +69,7 @@ class Task:
                 )
         if self.call is not None and self.call not in CALLS:
             raise BadInput(
-                f"task.call must be one of {', '.join(CALLS)} (found {self.call!r}){did_you_mean(str(self.call), CALLS)}"
+                f'task.call must be "one", "args" or "kwargs" (found {self.call!r}){did_you_mean(str(self.call), CALLS)}'
             )
         self._check_target()
         for key, value in (self.metrics or {}).items():

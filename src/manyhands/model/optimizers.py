@@ -62,10 +62,10 @@ def check_optimizer(task: Task, trained: Named, total_updates: int) -> None:
         raise BadInput(
             f"task.optimizer failed on the model's named parameters: {type(problem).__name__}: {problem}"
         ) from problem
-    if isinstance(optimizer, list | tuple | dict) and len(optimizer) > 1:
+    if isinstance(optimizer, tuple | list):
         raise BadInput(
-            f"task.optimizer made {len(optimizer)} optimizers, but a fit makes one update of one loss at a time (a GAN needs "
-            "a loop of its own); for rates that differ between parameters give one optimizer several groups"
+            f"task.optimizer made {len(optimizer)} optimizers, but one updates the whole model (training with several, as "
+            "for a GAN, is not supported); for rates of their own give one optimizer with parameter groups"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"task.optimizer must make a torch.optim.Optimizer (found {type(optimizer).__name__})")

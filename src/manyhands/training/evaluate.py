@@ -18,6 +18,7 @@ from ..world.launch.forked import without_lost_threads
 from .accuracy import Accuracy
 from .build import build
 from .metrics import Metrics
+from .proof.probe import weigh
 
 
 @without_lost_threads
@@ -41,6 +42,7 @@ def evaluate(
         raise BadInput(f"this task has no {data} data to evaluate on")
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
+    weigh(job)
     model = with_weights(job.model, weights).to(torch.device(device))
     return evaluate_model(job, model, source, torch.device(device))
 
