@@ -63,6 +63,8 @@ class SparseBuffer(nn.Linear):
         ),
         ({"schedule": 1}, r"task\.schedule must be callable or None"),
         ({"model": 1}, r"task\.model must be a module or a function"),
+        ({"ema": 1.0}, r"task\.ema must be above 0 and below 1, such as 0\.999 \(found 1\.0\)"),
+        ({"eval_batch_size": True}, r"task\.eval_batch_size must be a whole number of at least 1"),
         ({"metrics": {"f1": 3}}, r"task\.metrics\['f1'\] must be callable"),
         (
             {"loss": nn.CrossEntropyLoss},
