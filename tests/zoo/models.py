@@ -166,7 +166,7 @@ class Variational(nn.Module):
 
 # ---------------------------------------------------------------- losses
 
-ZOO["class weights"] = Case(Net, why=MEAN, loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9, 1, 1, 0.1])))
+ZOO["class weights"] = Case(Net, loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9, 1, 1, 0.1])))
 ZOO["a sum"] = Case(
     Net, why=MEAN, loss=partial(F.cross_entropy, reduction="sum"), optimizer=partial(torch.optim.SGD, lr=0.01)
 )
@@ -194,7 +194,7 @@ class Words(nn.Module):
 
 
 ZOO["tied embeddings"] = Case(Words, train=(TOKENS, TOKENS.roll(1, 1)))
-ZOO["padded tokens"] = Case(Words, why=MEAN, train=(TOKENS, PADDED))
+ZOO["padded tokens"] = Case(Words, train=(TOKENS, PADDED))
 
 
 @case("a loss that looks at the weights", loss=lambda o, t: F.cross_entropy(o[0], t) + 0.1 * o[1])
@@ -584,14 +584,14 @@ ZOO["a list of targets, one per sample"] = Case(
 ORDINARY = LABELS.clamp(max=CLASSES - 2)
 RARE = torch.where(torch.arange(SAMPLES) % 9 == 4, CLASSES - 1, ORDINARY)
 ZOO["a target that is ignored, now and then"] = Case(
-    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=CLASSES - 1, label_smoothing=0.1)
+    Net, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=CLASSES - 1, label_smoothing=0.1)
 )
 ZOO["a target of a dataset that is ignored, now and then"] = Case(
-    Net, why=MEAN, train=torch.utils.data.TensorDataset(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=4),
+    Net, train=torch.utils.data.TensorDataset(VECTORS, RARE), loss=nn.CrossEntropyLoss(ignore_index=4),
     extra={"collate": torch.utils.data.default_collate},
 )  # fmt: skip
 ZOO["a rare class with a weight of its own"] = Case(
-    Net, why=MEAN, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1, 1, 1, 9]))
+    Net, train=(VECTORS, RARE), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1, 1, 1, 9]))
 )
 
 

@@ -19,6 +19,7 @@ from ...data.process_state import drawn_from, generators, seeded
 from ...model.torch_internals import BATCHNORMS
 from ...strategies.job import Job
 from ...strategies.pieces.units import units_of
+from .mean_losses import MeanLosses
 from .refusals import check_loss
 
 NOISE = 2e-6  # differences that float32 explains
@@ -134,7 +135,7 @@ class Forced(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-class Asked(TorchFunctionMode):
+class Asked(MeanLosses):
     """Notes whether the forward pass asks for the contents of a tensor, which it can then branch on, and whether
     something is computed in 16 bits, where the rounding of parts alone is seen in the weights."""
 
@@ -147,7 +148,7 @@ class Asked(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.contents = self.contents or getattr(function, "__name__", "") in self.QUESTIONS
-        result = function(*args, **(kwargs or {}))
+        result = super().__torch_function__(function, types, args, kwargs)
         if isinstance(result, Tensor) and result.dtype in (torch.float16, torch.bfloat16):
             self.coarse = str(result.dtype).removeprefix("torch.")
         return result

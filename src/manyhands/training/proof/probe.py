@@ -6,6 +6,7 @@ It works on copies, so that nothing it does reaches the caller or the ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import process_time
@@ -20,6 +21,8 @@ from ...errors import BadInput
 from ...model.call_choice import refuse_wrong_call
 from ...model.layout import channels_last_pays, lay_channels_last
 from ...strategies.job import Job, Proof
+from .find_weight import find_weight
+from .mean_losses import MeanLosses
 from .passes import Samples, Trial, unused_in
 from .prove import prove
 from .refusals import check_class_targets, check_same_parameters, check_weight, check_without_target
@@ -35,9 +38,9 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     trial, samples = Trial(job), _two_samples(job)
     check, read = partial(_check, job, trial, dict(trial.model.named_parameters())), partial(read_samples, job)
     check_weight(job.weight, samples.target, samples.count)
-    began = process_time()
+    began, watched = process_time(), MeanLosses()
     try:
-        found = trial.run(samples, check=check)
+        found = trial.run(samples, check=check, mode=watched)
     except BadInput:
         raise
     except Exception:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
@@ -45,11 +48,24 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         job.proof = prove(job, read, 0.0) if divided else job.proof
         return
     seconds = process_time() - began
+    if job.weight is None:
+        with suppress(Exception):  # whatever fails here fails in the proof too, or on the ranks
+            job.weight = find_weight(job, samples, found.loss, watched, read, seconds)
     job.proof = Proof(unused=unused_in(found), reseeds=bool(found.moved - {"torch"}))
     if any_layout and not job.settings.compile and {trial.place.type, *(device.type for device in devices)} == {"cpu"}:
         _choose_layout(job, trial.input_of(samples), samples.target)
     if divided:
         job.proof = prove(job, read, seconds)
+
+
+def weigh(job: Job) -> None:
+    """Find what the loss is a mean over, for an evaluation without a fit."""
+    if job.weight is None:
+        with suppress(Exception):  # the evaluation will say what is wrong
+            began, watched, samples = process_time(), MeanLosses(), _two_samples(job)
+            found = Trial(job).run(samples, mode=watched, backward=False)
+            seconds = process_time() - began
+            job.weight = find_weight(job, samples, found.loss, watched, partial(read_samples, job), seconds)
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from ...data.process_state import drawn_from, generators
 from ...model.kept_state import kept_state
 from ...model.trace import title
 from ...strategies.job import Job, Proof
+from .find_weight import suggestion
 from .passes import (
     NOISE,
     Asked,
@@ -78,7 +79,9 @@ def prove(job: Job, read: Callable[[int], tuple[int, Take]], seconds: float) -> 
     if total < 2 or known.random:  # then nothing can be compared, and nothing is promised
         return known
     known = _compare_parts(job, trial, whole, _halves(take, range(total)), known, first)
-    if asked.contents and not known.mixed and not known.state:
+    # cross entropy over some of the targets may divide one batch as samples are divided, and not the next
+    doubtful = job.weight is None and not all(call.plain for call in asked.calls)
+    if (asked.contents or doubtful) and not known.mixed and not known.state:
         known = _compare_more(job, trial, *read(BRANCH_SAMPLES), known)
     return known
 
@@ -239,5 +242,18 @@ def _why_mixed(job: Job, whole: Samples, parts: Sequence[Samples], first: Pass, 
     return (
         f"the loss of a batch is not the mean over its samples ({first.loss:.6g} for {whole.count} samples, "
         f"{mean:.6g} from their parts): a sum, class weights, padding or pairs of samples weigh parts differently; "
-        "use a loss that averages over samples"
+        f"{_advice(job, whole, parts, first, passes)}"
     )
+
+
+def _advice(job: Job, whole: Samples, parts: Sequence[Samples], first: Pass, passes: list[Pass]) -> str:
+    if whole.target is None:
+        keys = ', such as "labels"' if job.task.loss is None else ""
+        return f"name the target (task.target{keys}), so that what the loss is a mean over can be found in it"
+    line = None
+    with suppress(Exception):  # targets of any kind
+        pairs = [(part.target, found.loss) for part, found in zip(parts, passes, strict=True)]
+        line = suggestion((whole.target, first.loss), pairs)
+    if line is not None:
+        return f"with {line} these samples come to the same"
+    return "say what the loss is a mean over, if it is one (weight=lambda target: ...), or average over samples"

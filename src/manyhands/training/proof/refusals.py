@@ -63,10 +63,12 @@ def check_class_targets(job: Job, output: Any, target: Any) -> None:
         dtype = str(target.dtype).removeprefix("torch.")
         raise BadInput(f"targets are {dtype} {full} but {kind} expects class numbers (int64, one per sample)")
     labels = getattr(job.train, "target", target)
+    if isinstance(labels, Tensor):
+        keywords = getattr(job.task.loss, "keywords", {})  # functools.partial
+        labels = labels[labels != keywords.get("ignore_index", getattr(job.task.loss, "ignore_index", -100))]
     if isinstance(labels, Tensor) and labels.numel():
         low, high = int(labels.min()), int(labels.max())
-        ignored = getattr(job.task.loss, "ignore_index", -100)
-        if high >= classes or (low < 0 and low != ignored):
+        if high >= classes or low < 0:
             raise BadInput(
                 f"targets hold classes {low} to {high} but the model's output has {classes} (0 to {classes - 1})"
             )
