@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,19 @@ class BuiltLate(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.late = self.late or nn.Linear(x.shape[1], 8)
         return self.out(self.late(x))
+
+
+class Rated(torch.optim.SGD):
+    def __init__(self, parameters: Any, rate: float):
+        super().__init__(parameters, lr=rate)
+
+
+class Locked(nn.Linear):
+    """A lock neither travels nor can be copied."""
+
+    def __init__(self) -> None:
+        super().__init__(20, 3)
+        self.lock = threading.Lock()
 
 
 class SparseBuffer(nn.Linear):
@@ -48,7 +63,33 @@ class SparseBuffer(nn.Linear):
         ),
         ({"schedule": 1}, r"task\.schedule must be callable or None"),
         ({"model": 1}, r"task\.model must be a module or a function"),
+        ({"ema": 1.0}, r"task\.ema must be above 0 and below 1, such as 0\.999 \(found 1\.0\)"),
+        ({"eval_batch_size": True}, r"task\.eval_batch_size must be a whole number of at least 1"),
         ({"metrics": {"f1": 3}}, r"task\.metrics\['f1'\] must be callable"),
+        (
+            {"loss": nn.CrossEntropyLoss},
+            r"the class CrossEntropyLoss, not an instance of it: use loss=nn\.CrossEntropyLoss\(\)",
+        ),
+        (
+            {"model": nn.Linear},
+            r"is the class Linear, which needs in_features, out_features: use model=lambda: nn\.Linear\(in_features=\.\.\., ",
+        ),
+        (
+            {"model": lambda width: nn.Linear(20, width)},
+            r"task\.model is the function <lambda>, which needs width: use model",
+        ),
+        ({"model": functools.partial(nn.Linear, 20)}, r"task\.model is the function partial, which needs out_features"),
+        ({"optimizer": None}, r"task\.optimizer is missing; for example: optimizer=functools\.partial"),
+        ({"optimizer": [SGD, SGD]}, r"task\.optimizer is a list of 2, but one optimizer .*a GAN, is not supported"),
+        (
+            {"optimizer": Rated},
+            r"is the class Rated, which needs rate: use optimizer=functools\.partial\(Rated, rate=\.\.\.\)",
+        ),
+        ({"call": "kwarg"}, r"task\.call must be \"one\", .* \(found 'kwarg'\); did you mean \"kwargs\"\?"),
+        ({"target": ["a"]}, r"task\.target must be the key of the target, or a tuple of keys \(found list"),
+        ({"target": ()}, r"task\.target must be the key of the target"),
+        ({"eval_batch_size": 0}, r"task\.eval_batch_size must be a whole number of at least 1"),
+        ({"ema": 1}, r"task\.ema must be above 0 and below 1, such as 0\.999 \(found 1\)"),
     ],
 )
 def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -> None:
@@ -89,6 +130,18 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
             {"optimizer": lambda named: torch.optim.SGD([], lr=0.1)},
             r"task\.optimizer failed on the model's named parameters",
         ),
+        (
+            {"optimizer": lambda named: (SGD(named), SGD(named))},
+            r"task\.optimizer made 2 optimizers, but one updates the whole",
+        ),
+        (
+            {"optimizer": torch.optim.LBFGS},
+            r"LBFGS\.step needs closure \(it computes the loss several times per update\)",
+        ),
+        (
+            {"model": Locked()},
+            r"task\.model \(Locked\) cannot be sent to the ranks \(.*lock.*; give the function that makes it",
+        ),
         ({"optimizer": lambda named: 3}, r"task\.optimizer must make a torch\.optim\.Optimizer"),
         (
             {"train": [torch.zeros(20)] * 5},
@@ -100,6 +153,19 @@ def test_fields_are_checked_when_the_task_is_made(changes: dict, message: str) -
 def test_what_is_found_when_the_task_is_built(changes: dict, message: str) -> None:
     with pytest.raises(mh.BadInput, match=message):
         quick_fit(make_task(**changes), max_steps=1)
+
+
+def test_models_that_cannot_travel_train_where_a_factory_makes_them() -> None:
+    """A module with a lock is refused as a value; ddp makes it on each rank, and a pipeline, which must copy it, says so."""
+    assert quick_fit(make_task(model=Locked, test=None), "ddp", ranks=2, max_steps=1).steps == 1
+    with pytest.raises(mh.Refused, match=r"Locked cannot be copied, so it cannot be cut \(.*lock.*\); .*, or use ddp"):
+        quick_fit(make_task(model=Locked), "pipeline", ranks=2)
+
+
+def test_a_single_layer_is_not_cut() -> None:
+    """The refusal was looked for among the failures of a trace that had not failed."""
+    with pytest.raises(mh.Refused, match=r"cannot use more stages than the model has layers \(stages: 2, layers: 1\)"):
+        quick_fit(make_task(model=lambda: nn.Linear(20, 3)), "pipeline", ranks=2)
 
 
 def test_frozen_parameters_are_refused_only_when_nothing_is_left() -> None:

@@ -38,7 +38,7 @@ class Task:
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
     augment: Callable[[Any, Tensor], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
-    metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None
+    metrics: dict[str, Any] | None = None  # functions of (output, target), or objects with update and compute
     call: str | None = None  # "one", "args" or "kwargs": model(input), model(*input), model(**input)
     target: str | tuple[str, ...] | None = None  # the key, or keys, of the target where samples are mappings
     weight: Callable[[Any], Any] | None = None  # target -> how many units (tokens, say) the loss is a mean over
@@ -69,12 +69,15 @@ class Task:
                 )
         if self.call is not None and self.call not in CALLS:
             raise BadInput(
-                f"task.call must be one of {', '.join(CALLS)} (found {self.call!r}){did_you_mean(str(self.call), CALLS)}"
+                f'task.call must be "one", "args" or "kwargs" (found {self.call!r}){did_you_mean(str(self.call), CALLS)}'
             )
         self._check_target()
         for key, value in (self.metrics or {}).items():
-            if not callable(value):
-                raise BadInput(f"task.metrics[{key!r}] must be callable (found {_kind(value)})")
+            if not callable(value) and not (hasattr(value, "update") and hasattr(value, "compute")):
+                raise BadInput(
+                    f"task.metrics[{key!r}] must be callable with (output, target), or have update and compute "
+                    f"(found {_kind(value)})"
+                )
 
     def _take_loaders_apart(self) -> None:
         for field, size in (("train", "batch_size"), ("test", "eval_batch_size")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import re
 import time
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from manyhands.data.handover import small_by_pipe
 from manyhands.data.loading import Auto, DatasetSource, Trial, choose
 from tests.breakable import toy
 from tests.conftest import distance, quick_fit
@@ -58,17 +56,6 @@ def test_epochs_draw_anew_and_reading_many_at_once_is_used() -> None:
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert DatasetSource(Many(), None).read(indices, torch.tensor([1, 2]))[1].tolist() == [3, 5]
-
-
-def test_small_batches_are_copied_and_arrive_as_tensors() -> None:
-    batch = {"a": torch.arange(6).reshape(2, 3), "b": [torch.ones(2, dtype=torch.bfloat16), "word"]}
-    arrived = pickle.loads(pickle.dumps(small_by_pipe(batch)))
-    assert torch.equal(arrived["a"], batch["a"])
-    assert torch.equal(arrived["b"][0], torch.ones(2, dtype=torch.bfloat16))
-    assert arrived["b"][1] == "word"
-    arrived["a"] += 1  # it may be written to
-    large = torch.zeros(1 << 20)
-    assert small_by_pipe((large, 1))[0] is large
 
 
 @pytest.mark.parametrize(

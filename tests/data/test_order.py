@@ -28,6 +28,33 @@ def test_an_epoch_is_exactly_the_data_set(samples: int, batch: int, ranks: int, 
     assert seen == Counter(range(samples))
 
 
+@given(
+    samples=sizes, batch=st.integers(1, 70), ranks=st.integers(1, 9), fixed=st.booleans(), accumulate=st.integers(1, 3)
+)
+@settings(max_examples=60, deadline=None)
+def test_a_tail_that_is_dropped_is_another_one_each_epoch(
+    samples: int, batch: int, ranks: int, fixed: bool, accumulate: int
+) -> None:
+    order = Order(samples, batch, 1, accumulate, drop_last=True)
+    for epoch in range(2):
+        steps, seen = list(order.steps(epoch)), Counter[int]()
+        assert len(steps) == samples // batch == order.steps_per_epoch
+        assert sum(step.group_total for step in steps if step.update) == len(steps) * batch
+        for step in steps:
+            assert step.total == batch
+            for rank in range(ranks):
+                seen.update(order.indices(step, Shard(rank, ranks, fixed=fixed)).tolist())
+        assert seen.total() == len(seen) == len(steps) * batch
+    if steps:
+        assert order.samples_up_to(steps[-1]) == 2 * len(steps) * batch
+
+
+def test_what_one_epoch_drops_another_reads() -> None:
+    order = Order(10, 4, 0, drop_last=True)
+    seen = [torch.cat([order.indices(step) for step in order.steps(epoch)]).tolist() for epoch in range(9)]
+    assert len({frozenset(range(10)) - frozenset(read) for read in seen}) > 1
+
+
 @given(samples=sizes, batch=st.integers(1, 70), ranks=st.integers(1, 9), first=st.integers(0, 400))
 @settings(max_examples=40, deadline=None)
 def test_a_resumed_epoch_continues_where_it_stopped(samples: int, batch: int, ranks: int, first: int) -> None:

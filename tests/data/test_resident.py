@@ -12,21 +12,24 @@ from manyhands.data.sources import TensorSource
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch", "of", "fixed", "shares"),
+    ("samples", "batch", "of", "fixed", "shares", "drop_last"),
     [
-        (103, 10, 1, False, None),
-        (103, 10, 3, False, None),
-        (21, 10, 4, False, None),
-        (50, 7, 2, True, None),
-        (50, 7, 2, False, (0.3, 0.7)),
-        (5, 4, 3, True, None),
+        (103, 10, 1, False, None, True),
+        (103, 10, 3, False, None, True),
+        (50, 7, 2, True, None, True),
+        (103, 10, 1, False, None, False),
+        (103, 10, 3, False, None, False),
+        (21, 10, 4, False, None, False),
+        (50, 7, 2, True, None, False),
+        (50, 7, 2, False, (0.3, 0.7), False),
+        (5, 4, 3, True, None, False),
     ],
 )
 def test_resident_data_gives_the_batches_of_the_host(
-    samples: int, batch: int, of: int, fixed: bool, shares: tuple[float, ...] | None
+    samples: int, batch: int, of: int, fixed: bool, shares: tuple[float, ...] | None, drop_last: bool
 ) -> None:
     source = TensorSource(torch.arange(samples * 2.0).reshape(samples, 2), torch.arange(samples))
-    order = Order(samples, batch, 3)
+    order = Order(samples, batch, 3, drop_last=drop_last)
     for index in range(of):
         shard = Shard(index, of, fixed, shares)
         host = Batches(source, order, shard, True)
@@ -40,3 +43,11 @@ def test_resident_data_gives_the_batches_of_the_host(
                 assert torch.equal(one.keys, other.keys)  # type: ignore[arg-type]
                 assert one.count == other.count
                 assert one.step == other.step
+
+
+def test_resident_data_without_targets_has_none() -> None:
+    source = TensorSource({"x": torch.arange(9.0), "none": None}, None)
+    there = Resident(source, Order(9, 4, 3), Shard(), False, torch.device("cpu"))
+    for batch in there.epoch(0):
+        there.fetch(batch)
+        assert (len(batch.input["x"]), batch.input["none"], batch.target) == (batch.count, None, None)

@@ -142,7 +142,12 @@ def test_a_stage_in_the_middle_counts_without_reading() -> None:
     [
         ("ddp", Lines(), {}, r"stream without a length.*give max_steps \(--max-steps\), or give it a __len__"),
         ("ddp", Lines(), {"max_steps": 5, "epochs": 2}, r"2 epochs cannot be told apart; use epochs=1 with max_steps"),
-        ("ddp", Counted(), {"loader_workers": 2}, r"one worker process a rank \(loader_workers: 2\); use 0, 1 or auto"),
+        (
+            "ddp",
+            Counted(),
+            {"loader_workers": 2},
+            r"one worker process per rank \(loader_workers: 2\); use 0, 1 or auto",
+        ),
         ("ddp", Counted(0), {}, r"task.train holds no samples \(length 0\)"),
         ("single", Lines(0), {"max_steps": 5}, r"a stream that gave no samples"),
         ("hogwild:partition=fixed", Counted(), {}, r"hogwild cannot give each rank its own part of a stream"),

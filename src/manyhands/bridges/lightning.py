@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from ..data.loader_parts import LoaderParts
 from ..data.process_state import seeded
 from ..errors import BadInput
 from ..task import Task
 from .lightning_log import Log, Logged, StandInTrainer
 from .lightning_step import Stepping, lightning_base, overrides, prepared, stepping
-from .loader import loader_fields
 from .taken_apart import optimizer_parts, schedule_parts
 
 NOT_CALLED = (
@@ -65,9 +66,11 @@ def from_lightning(
         model = example if isinstance(module, nn.Module) else partial(prepared, module)
         return Task(model=model, loss=loss, **fields)
     if overrides(example, "validation_step"):
-        fields.setdefault("metrics", {"logged": Logged()})
+        fields.setdefault("metrics", {"": Logged()})
     else:
         fields["test"] = None
+    for name in ("train", "test"):
+        fields[name] = _whole(fields[name])
     fields["collate"] = Whole(fields.get("collate"))
     return Task(
         model=Stepping(example) if isinstance(module, nn.Module) else partial(stepping, module),
@@ -113,6 +116,13 @@ class Whole:
         return self.collate(samples), None
 
 
+def _whole(data: Any) -> Any:
+    """The same data, collated into whole batches by the Task or by its own collate function."""
+    if isinstance(data, LoaderParts):
+        return replace(data, collate=Whole(data.collate))
+    return TensorDataset(*data) if isinstance(data, tuple) else data
+
+
 def _data(module: Any, datamodule: Any, train: Any, val: Any, ignore: Collection[str]) -> dict[str, Any]:
     """Fields of the Task from what was given, else from the data module, else from the module's own loaders."""
     if datamodule is not None:
@@ -127,8 +137,10 @@ def _data(module: Any, datamodule: Any, train: Any, val: Any, ignore: Collection
     if train is None:
         raise BadInput(f"{type(module).__name__} comes without data; give a datamodule, or train=DataLoader(...)")
     fields: dict[str, Any] = {}
-    for name, loader in (("test", _one(val)), ("train", _one(train))):
-        fields |= loader_fields(loader, name) if isinstance(loader, DataLoader) else {name: loader}
+    for name, size, data in (("train", "batch_size", _one(train)), ("test", "eval_batch_size", _one(val))):
+        fields[name] = LoaderParts.of(data, name) if isinstance(data, DataLoader) else data
+        if isinstance(data, DataLoader):
+            fields[size] = data.batch_size
     return fields
 
 
@@ -156,7 +168,8 @@ def _one(loaders: Any) -> Any:
 
 def _trainer(fields: dict[str, Any], datamodule: Any) -> StandInTrainer:
     """What configure_optimizers may ask its Trainer for."""
-    samples = len(fields["train"]) if hasattr(fields["train"], "__len__") else math.inf
+    data = fields["train"].dataset if isinstance(fields["train"], LoaderParts) else fields["train"]
+    samples = len(data) if hasattr(data, "__len__") else math.inf
     batches = math.ceil(samples / fields.get("batch_size", 128)) if samples < math.inf else samples
     return StandInTrainer(
         max_epochs=fields["epochs"],

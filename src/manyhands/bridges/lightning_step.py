@@ -44,6 +44,8 @@ class Stepping(nn.Module):
         own = vars(self)  # not by setattr: names would begin with "module."
         own.update({name: getattr(module, name) for name in TABLES}, module=module, begun=False)
         own["validates"] = overrides(module, "validation_step")
+        for metric in _metrics(module):
+            metric.distributed_available_fn = _no_others
 
     def train(self, mode: bool = True) -> Stepping:
         self.module.train(mode)
@@ -91,11 +93,20 @@ def lightning_base(module: Any) -> type:
 
 def _begin(module: Any) -> None:
     """An evaluation starts: torchmetrics forget the one before."""
-    for part in module.modules():
-        if callable(getattr(part, "reset", None)) and callable(getattr(part, "compute", None)):
-            part.reset()
+    for metric in _metrics(module):
+        metric.reset()
     for hook in START:
         getattr(module, hook)()
+
+
+def _metrics(module: nn.Module) -> list[Any]:
+    """The torchmetrics objects among a module's attributes."""
+    return [part for part in module.modules() if hasattr(part, "distributed_available_fn")]
+
+
+def _no_others() -> bool:
+    """One rank evaluates all samples: its metrics must not wait for the others."""
+    return False
 
 
 def _step(step: Callable[..., Any], batch: Any) -> Any:

@@ -12,8 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
-from torch.utils.data.dataloader import _InfiniteConstantSampler
 
 from ..errors import BadInput
 from ..task import Task
@@ -55,24 +53,4 @@ def from_loader(
                 "function for both: schedule=lambda optimizer, total_updates: ..."
             )
         fields["schedule"] = schedule_parts(schedule, optimizer, epochs=epochs if per == "epoch" else None)
-    for name in ("train", "test"):
-        if isinstance(fields[name], DataLoader):
-            fields |= loader_fields(fields[name], name)
     return Task(model=model, loss=loss, epochs=epochs, **{**fields, **changes})
-
-
-def loader_fields(loader: DataLoader, field: str) -> dict[str, Any]:
-    """A DataLoader as fields of a Task: its dataset as `field`, its batch size, its collate function."""
-    if loader.batch_size is None:
-        raise BadInput(
-            f"task.{field} is a DataLoader with a batch_sampler or batches of its own; samples must come one by one: "
-            "give its dataset instead, and batch_size"
-        )
-    if not isinstance(loader.sampler, RandomSampler | SequentialSampler | _InfiniteConstantSampler):
-        raise BadInput(
-            f"task.{field} is a DataLoader with a {type(loader.sampler).__name__}; every sample is read once per epoch, "
-            "in an order made from task.seed: give its dataset instead"
-        )
-    collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    size = {"batch_size": loader.batch_size} if field == "train" else {"eval_batch_size": loader.batch_size}
-    return {field: loader.dataset, **size, **({"collate": collate} if field == "train" else {})}

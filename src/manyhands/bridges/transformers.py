@@ -67,7 +67,7 @@ def from_transformers(
         "name": type(example).__name__,
     }
     if compute_metrics is not None:
-        task["metrics"] = {"compute_metrics": Predictions(compute_metrics, _ignored(example))}
+        task["metrics"] = {"": Predictions(compute_metrics, _ignored(example))}
     return Task(**{**task, **changes})
 
 

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..record.evaluation import in_words, metrics_of
 from ..record.run import PHASES, Run
 from ..record.slow_rank import slow_name
 from ..record.untrusted import plain
@@ -62,10 +63,9 @@ def show_run(run: Run) -> None:
         median = figure(run.step_ms.get("median"), ".2f")
         out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}median step {median} ms")
     if run.test:
-        known = run.test.get("accuracy")
-        accuracy = f"accuracy {percent(known)}, " if known is not None else ""
-        loss, samples = figure(run.test.get("loss"), ".4f"), figure(run.test.get("samples"), ",")
-        out.print(f"  test: {accuracy}loss {loss} over {samples} samples")
+        out.print(f"  test: {in_words(run.test)}")
+    if run.ema and run.ema.get("test"):
+        out.print(f"  test of the averaged weights: {in_words(run.ema['test'])}")
     if run.phases_ms:
         phases = {name: run.phases_ms.get(name) or 0.0 for name in PHASES}
         out.print(f"  where the {sum(phases.values()) or 1.0:.2f} ms of a step go:")
@@ -99,11 +99,14 @@ def phase_table(phases: Mapping[str, float]) -> Table:
     return shown
 
 
-def show_evaluation(run: Run, result: Mapping[str, Any]) -> None:
-    out = console()
-    out.print(f"{run.task} · {run.label}: {result['samples']:,} test samples, loss {result['loss']:.4f}")
+def show_evaluation(run: Run, result: Mapping[str, Any], ema: bool = False) -> None:
+    out, averaged = console(), " (averaged weights)" if ema else ""
+    loss = figure(result["loss"], ".4f")
+    out.print(f"{run.task} · {run.label}{averaged}: {result['samples']:,} test samples, loss {loss}")
     if result.get("accuracy") is not None:
         out.print(f"  accuracy {percent(result['accuracy'])}")
+    for name, value in metrics_of(result).items():
+        out.print(f"  {name} {value:.4f}" if isinstance(value, float) else f"  {name} {value}")
     classes = table(("class", "accuracy"), numbers=("accuracy",), titled=False)
     for name, value in result.get("per_class", {}).items():
         classes.add_row(f"class {name}", percent(value))

@@ -75,6 +75,8 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
     task: Annotated[str | None, typer.Option(help="the task, instead of the one the run's record names")] = None,
     device: Device = "auto",
+    ema: Annotated[bool, typer.Option("--ema", help="the averaged weights, where the task kept an average")] = False,
+    eval_batch_size: Annotated[int | None, typer.Option(help="samples per pass; default: the task's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished run's weights on its task's test set."""
@@ -84,15 +86,21 @@ def evaluate(
     from . import terminal
 
     stored = Run.load(run)
-    if stored.weights is None or stored.weights_sha256 is None:
+    weights, digest = stored.weights, stored.weights_sha256
+    if weights is None or digest is None:
         raise BadInput(f"{run} holds no weights (status: {stored.status}); only a finished run can be evaluated")
-    if weights_digest(stored.weights) != stored.weights_sha256:
+    if ema:
+        weights, digest = stored.ema_weights, (stored.ema or {}).get("weights_sha256")
+        if weights is None or digest is None:
+            raise BadInput(f"{run} holds no averaged weights; its task must say ema=0.999, say, when it is trained")
+    if weights_digest(weights) != digest:
         raise BadInput(
             f"the weights in {run} are not those of its record (another SHA-256); one of the files was changed"
         )
     spec = recorded_task(stored.source or stored.task) if task is None else task
-    result = evaluate_weights(read_task(spec), stored.weights, device=resolve_devices(device, 1)[0])
+    place = resolve_devices(device, 1)[0]
+    result = evaluate_weights(read_task(spec), weights, device=place, eval_batch_size=eval_batch_size)
     if as_json:
         terminal.show_json(result)
     else:
-        terminal.show_evaluation(stored, result)
+        terminal.show_evaluation(stored, result, ema)

@@ -39,7 +39,7 @@ def collate(samples: Sequence[Any], at: str = "") -> Any:
         return default_collate(list(samples))
     except TypeError as problem:
         raise BadInput(
-            f"samples hold a {type(first).__name__}{at}, which nobody knows how to stack; leave it out of the sample, "
+            f"samples hold a {type(first).__name__}{at}, which cannot be put into a batch; leave it out of the samples, "
             "or give task.collate"
         ) from problem
 

@@ -102,6 +102,8 @@ def _stream_source(data: IterableDataset, pairs: Pairs, field: str) -> Source:
 
 def _tensor_source(columns: Any, pairs: Pairs, field: str) -> Source:
     if isinstance(columns, Mapping):
+        if not columns:
+            raise BadInput(f"task.{field} holds no samples (an empty {type(columns).__name__})")
         columns = nest.rebuilt(columns, [_column(name, values, field) for name, values in columns.items()])
     input, target = pairs.split(nest.over(columns, _as_tensor))
     samples = None

@@ -49,7 +49,7 @@ def faithful_program(
         try:
             program = trace(copy.deepcopy(model), example, run, whole | {*kept.attributes, *kept.rebound})
             program = replace(program, written=program.written | kept.written)
-            if whole == own and len(find_seams(program, model)) + 1 < stages:
+            if own and whole == own and len(find_seams(program, model)) + 1 < stages:
                 continue
             _compare(model, program, example, fewer, run)
             return program, _other_mode(model, program, example, run)

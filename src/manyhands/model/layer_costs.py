@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ..data import nest
 from ..data.process_state import alone
-from ..errors import BadInput
+from ..errors import BadInput, Refused
 from .calling import Calling
 from .program import Operation, Program
 from .trace import CannotTrace, trace
@@ -62,9 +62,19 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
         try:
             torch.set_num_threads(1)
             torch.manual_seed(0)
-            yield copy.deepcopy(model)
+            yield _copy(model)
         finally:
             torch.set_num_threads(threads)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as problem:  # a lock, an open file
+        raise Refused(
+            f"{type(model).__name__} cannot be copied, so it cannot be cut ({str(problem).splitlines()[0]}); "
+            "make what cannot be copied in its forward, or use ddp"
+        ) from problem
 
 
 def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -> list[Layer]:

@@ -7,13 +7,15 @@ or at all tensors of the model.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ..errors import BadInput
 from ..task import Task
@@ -60,13 +62,18 @@ def check_optimizer(task: Task, trained: Named, total_updates: int) -> None:
         raise BadInput(
             f"task.optimizer failed on the model's named parameters: {type(problem).__name__}: {problem}"
         ) from problem
+    if isinstance(optimizer, tuple | list):
+        raise BadInput(
+            f"task.optimizer made {len(optimizer)} optimizers, but one updates the whole model (training with several, as "
+            "for a GAN, is not supported); for rates of their own give one optimizer with parameter groups"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"task.optimizer must make a torch.optim.Optimizer (found {type(optimizer).__name__})")
     if not any(group["params"] for group in optimizer.param_groups):
         raise BadInput("task.optimizer made an optimizer without parameters; hand it the named parameters it is given")
-    if needed := _required(optimizer.step):
+    if needed := _required(optimizer.step) or (type(optimizer) not in BY_NUMBER and _closure(task, trained)):
         raise BadInput(
-            f"{type(optimizer).__name__}.step needs {needed} (it computes the loss several times per update), which no "
+            f"{type(optimizer).__name__}.step needs {' and '.join(needed)} (it computes the loss several times per update), which no "
             "strategy here can give it; use an optimizer that takes one gradient per update, such as SGD or Adam"
         )
     _check_schedule(task, optimizer, total_updates)
@@ -84,22 +91,35 @@ def _check_schedule(task: Task, optimizer: torch.optim.Optimizer, total_updates:
     step = getattr(schedule, "step", None)
     if not callable(step):
         raise BadInput(f"task.schedule must make a learning rate scheduler (found {type(schedule).__name__})")
-    if isinstance(schedule, ReduceLROnPlateau) or (needed := _required(step)):
-        needed = "metrics" if isinstance(schedule, ReduceLROnPlateau) else needed
+    if len(needed := _required(step)) > 1:
         raise BadInput(
-            f"{type(schedule).__name__}.step needs {needed}, but schedules move on after every update without a figure; "
-            "use one that follows the number of updates, such as OneCycleLR or manyhands.schedules"
+            f"{type(schedule).__name__}.step needs {' and '.join(needed)}, but a schedule is given one figure at most: "
+            "the loss of an epoch; use ReduceLROnPlateau, or one that follows the number of updates, such as OneCycleLR"
         )
 
 
-def _required(step: Callable[..., object]) -> str | None:
-    """The first argument that must be given."""
+def needs_figure(schedule: LRScheduler) -> bool:
+    """Whether a schedule moves by a figure: it is stepped once per epoch with its loss, others once per update."""
+    return isinstance(schedule, ReduceLROnPlateau) or bool(_required(schedule.step))
+
+
+def _required(step: Callable[..., object]) -> list[str]:
+    """The arguments that must be given."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
-        return None
-    empty, kinds = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return next((item.name for item in parameters if item.default is empty and item.kind in kinds), None)
+        return []
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [item.name for item in parameters if item.default is inspect.Parameter.empty and item.kind not in open_ended]
+
+
+def _closure(task: Task, trained: Named) -> list[str]:
+    """The argument that an optimizer asks for only when it is stepped (SAM and kin): it fails without, but not with it."""
+    for arguments, needed in (((), []), ((lambda: torch.zeros(()),), ["closure"])):
+        with contextlib.suppress(Exception):
+            _Tried(task, trained, arguments=arguments)
+            return needed
+    return []  # it fails for another reason, which the ranks will name
 
 
 # ---------------------------------------------------------------- how it treats its parameters
@@ -130,7 +150,9 @@ def optimizer_traits(task: Task, trained: Named) -> OptimizerTraits:
 class _Tried:
     """A few updates of stand-ins with drawn gradients. What is drawn for a parameter depends on its place alone."""
 
-    def __init__(self, task: Task, trained: Named, rows: slice = slice(None), noise: float = 0.0):
+    def __init__(
+        self, task: Task, trained: Named, rows: slice = slice(None), noise: float = 0.0, arguments: tuple[Any, ...] = ()
+    ):
         self.start = [_drawn(name, p)[0][rows] for name, p in trained]
         named = [(n, stand_in(p, value.clone())) for (n, p), value in zip(trained, self.start, strict=True)]
         self.optimizer = task.optimizer(named)
@@ -138,7 +160,7 @@ class _Tried:
             for name, parameter in named:
                 own, spread = _drawn(name, parameter)[round_], _drawn(name, parameter)[0]
                 parameter.grad = (own * (1 + noise * spread))[rows].clone()
-            self.optimizer.step()
+            self.optimizer.step(*arguments)
         self.result = [parameter.detach() for _, parameter in named]
 
 

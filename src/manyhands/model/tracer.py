@@ -149,7 +149,8 @@ class Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) and not isinstance(m, STACKS)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._aside():
+        another_name = m is not self.root and m._modules is self.root._modules  # of the root: it has the same parts
+        if self._aside() or another_name:
             return forward(*args, **kwargs)
         if m not in self.known:  # made by the forward itself: `nn.CrossEntropyLoss()(logits, labels)`
             if nest.first([*m.parameters(), *m.buffers()]) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..record.evaluation import in_words
 from ..record.run import SCHEMA, Run
 from ..record.slow_rank import slow_name
 from .figures import kind, memory_text, number
@@ -60,6 +61,8 @@ def run_facts(run: Run) -> Facts:
         ("updates", run.updates or None),
         ("time in steps", _unit(run.seconds, "s")),
         ("start-up", _unit(run.startup_seconds, "s")),
+        ("test", in_words(run.test) if run.test else None),
+        ("test of the averaged weights", in_words(run.ema["test"]) if run.ema and run.ema.get("test") else None),
         ("evaluation", _unit(run.evaluation_seconds, "s")),
         ("checkpoints", _unit(run.checkpoint_seconds, "s")),
         ("step", _step(run)),

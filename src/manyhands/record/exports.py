@@ -48,6 +48,7 @@ def write_logs(run: Run, folder: str | os.PathLike[str], logs: list[str]) -> Non
     if "csv" in logs:
         _write_csv(place / "steps.csv", ["step", "loss"], [[step + 1, loss] for step, loss in enumerate(run.losses)])
         keys = ["epoch", "loss", "seconds", "samples", "learning_rate", "test_accuracy", "test_loss"]
+        keys = list(dict.fromkeys([*keys, *(key for entry in run.epochs for key in entry)]))
         _write_csv(place / "epochs.csv", keys, [[entry.get(key) for key in keys] for entry in run.epochs])
     if "tensorboard" in logs:
         from torch.utils.tensorboard import SummaryWriter
@@ -57,9 +58,9 @@ def write_logs(run: Run, folder: str | os.PathLike[str], logs: list[str]) -> Non
                 if loss is not None:
                     writer.add_scalar("loss", loss, step)
             for entry in run.epochs:
-                for key in ("learning_rate", "test_accuracy", "test_loss"):
-                    if entry.get(key) is not None:
-                        writer.add_scalar(key, entry[key], entry["epoch"])
+                for key, value in entry.items():
+                    if value is not None and (key == "learning_rate" or key.startswith(("test_", "ema_test_"))):
+                        writer.add_scalar(key, value, entry["epoch"])
             for phase, value in (run.phases_ms or {}).items():
                 if value is not None:
                     writer.add_scalar(f"phases_ms/{phase}", value, run.steps)

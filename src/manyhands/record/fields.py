@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+TEST = {"samples": int, "loss": float | None, "accuracy": float | None, "per_class": dict[str, float | None]}
 FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, form) a choice
     "environment": dict[str, str | float | None],
     "step_ms": ({"median": float, "p10": float, "p90": float}, None),
-    "test": (
-        {"samples": int, "loss": float | None, "accuracy": float | None, "per_class": dict[str, float | None]},
-        None,
-    ),
+    "test": (TEST, None),
+    "ema": ({"decay": float, "test": (TEST, None), "weights_sha256": str}, None),
     "staleness": ({"mean": float, "max": int, "histogram": list[int]}, None),
     "slow_rank": ({"rank": int | None, "server": int | None, "phase": str, "behind_ms": float}, None),
     "epochs": [
@@ -25,6 +24,8 @@ FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, for
             "learning_rate": float | None,
             "test_accuracy": float | None,
             "test_loss": float | None,
+            "ema_test_accuracy": float | None,
+            "ema_test_loss": float | None,
         }
     ],
     "per_rank": [

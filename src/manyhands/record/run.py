@@ -26,13 +26,14 @@ SCHEMA = 1
 LARGEST_RECORD = 1 << 30  # bytes; a million steps take about twenty million
 PHASES = ("load", "transfer", "augment", "forward", "backward", "communication", "wait", "update", "other")
 RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE = "run.json", "timeline.json", "weights.safetensors"
+EMA_WEIGHTS_FILE = "weights_ema.safetensors"
 
 
 @dataclass
 class Run:
     """The record of one fit. Fields that are not known are None, never invented.
 
-    `weights` (name -> CPU tensor) and `timeline` (a few steps of every rank) are attributes of a run
+    `weights` (name -> CPU tensor), `ema_weights` (their average, where the task has one) and `timeline` (a few steps of every rank) are attributes of a run
     but not part of the record: they are stored beside it.
     """
 
@@ -79,6 +80,7 @@ class Run:
     slow_rank: dict[str, Any] | None = None  # who holds the others up: rank (or server), phase, behind_ms
     usage: dict[str, Any] | None = None  # use of every core and GPU while training, in percent
     test: dict[str, Any] | None = None
+    ema: dict[str, Any] | None = None  # of the averaged weights: decay, test, weights_sha256
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
     weight: str | None = None  # what the loss is a mean over: "given" by the task, or as found; null: samples
@@ -91,6 +93,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.weights: dict[str, Any] | None = None
+        self.ema_weights: dict[str, Any] | None = None
         self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
@@ -119,9 +122,13 @@ class Run:
         with contextlib.ExitStack() as files:
             if self.weights is not None:
                 _write_weights(files.enter_context(whole(target / WEIGHTS_FILE)), self.weights)
+            if self.ema_weights is not None:
+                _write_weights(files.enter_context(whole(target / EMA_WEIGHTS_FILE)), self.ema_weights)
             if self.timeline:
                 files.enter_context(whole(target / TIMELINE_FILE)).write_text(json.dumps(finite(self.timeline)))
             files.enter_context(whole(target / RECORD_FILE)).write_text(self.to_json())
+        if self.weights is not None and self.ema_weights is None:
+            (target / EMA_WEIGHTS_FILE).unlink(missing_ok=True)  # of an earlier run
         self.folder = target
         return target
 
@@ -157,9 +164,11 @@ class Run:
             with contextlib.suppress(BadInput):
                 loaded = read_json(timeline, LARGEST_RECORD)
                 run.timeline = loaded if fits(loaded, TIMELINE) else []
-        stored = file.parent / WEIGHTS_FILE
+        stored, averaged = file.parent / WEIGHTS_FILE, file.parent / EMA_WEIGHTS_FILE
         if weights and stored.is_file():
             run.weights = _read_weights(stored)
+        if weights and run.ema is not None and averaged.is_file():
+            run.ema_weights = _read_weights(averaged)
         return run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from .live import LIVE_FILE
-from .run import RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE
+from .run import EMA_WEIGHTS_FILE, RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE
 from .whole_file import PART
 
 LOCK = ".running"
@@ -45,7 +45,7 @@ def _sweep(folder: Path) -> None:
             os.rename(old, published)
     for part in (folder / CHECKPOINTS).glob(".step-*"):
         shutil.rmtree(part, ignore_errors=True)
-    for name in (RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE, LIVE_FILE):
+    for name in (RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE, EMA_WEIGHTS_FILE, LIVE_FILE):
         with contextlib.suppress(OSError):
             (folder / (name + PART)).unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from ..data.stream import StreamSource
 from ..errors import Refused
 from ..record.run import option_text
 from .job import Job
+from .pieces.average import KEY as AVERAGE
 from .pieces.rank_model import full_weights
 
 if TYPE_CHECKING:
@@ -63,6 +64,14 @@ class Worker(ABC):
     def state(self) -> dict[str, Any] | None:
         """Optimizer and schedule by parameter name, whole, on rank 0; every process takes part."""
         return self.updater.state() if self.rank.leads else None
+
+    def average(self) -> dict[str, Tensor]:
+        """The average of the trained parameters (`task.ema`) by name, as far as there is one, on rank 0; as with `state`,
+        every process takes part."""
+        with self.updater.average_alone():
+            state = self.state()
+        found = state["optimizer"]["state"] if state is not None else {}
+        return {name: values[AVERAGE] for name, values in found.items() if AVERAGE in values}
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Continue from weights and state as `weights()` and `state()` gave them, under any strategy."""

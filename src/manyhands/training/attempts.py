@@ -15,6 +15,7 @@ from ..model import torch_internals
 from ..record.run import Run, available_cores
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
+from ..strategies.pieces.average import holds_average
 from ..world.engines.engine import Engine, World
 from ..world.health.heartbeats import Board
 from ..world.health.survivors import may_go_on
@@ -131,6 +132,8 @@ class Attempts:
             self._goes_on_from(found)
         for change in changes(found.task.get(CONDITIONS) or {}, self.task[CONDITIONS]):
             self.note(f"the checkpoint was made under other conditions: {change}; training goes on with the new ones")
+        if self.job.task.ema is not None and not holds_average(found.state):
+            self.note("the checkpoint holds no average of the weights (ema): it begins with the next update")
         if found.step >= self.job.total_steps:
             self.note(
                 f"nothing is left to train: the checkpoint is of step {found.step} and {self.job.total_steps} steps are "

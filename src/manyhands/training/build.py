@@ -115,7 +115,7 @@ def check_length(job: Job) -> None:
             "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples of an epoch)"
         )
     if isinstance(workers, int) and workers > 1:
-        raise BadInput(f"a stream is read by one worker process a rank (loader_workers: {workers}); use 0, 1 or auto")
+        raise BadInput(f"a stream is read by one worker process per rank (loader_workers: {workers}); use 0, 1 or auto")
 
 
 def _build_model(task: Task) -> tuple[Task, nn.Module]:
@@ -124,7 +124,7 @@ def _build_model(task: Task) -> tuple[Task, nn.Module]:
         try:
             model, changes = by_value_copy((task.model, {name: getattr(task, name) for name in REFER_TO_MODEL}))
         except Exception as problem:
-            kind, reason = type(task.model).__name__, str(problem).strip().splitlines()[0]
+            kind, reason = type(task.model).__name__, str(problem).strip().splitlines()[0].removesuffix(" See:")
             raise BadInput(
                 f"task.model ({kind}) cannot be sent to the ranks ({reason}); "
                 "give the function that makes it instead of the model: model=make_model"

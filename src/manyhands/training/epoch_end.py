@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..data.order import PlannedStep
 from ..record.run import available_cores
 from ..strategies.contract import Worker
 from ..strategies.job import Job
+from ..strategies.pieces.rank_model import full_weights
 from ..world.rank import Rank
 from .evaluate import evaluate_model
 from .figures import RankFigures
@@ -24,11 +27,12 @@ class Judge:
     def __init__(self, job: Job, rank: Rank, survive: bool):
         self._job, self._rank = job, rank
         judges = rank.leads or (survive and not rank.serves)  # any rank may come to lead
-        self._model = job.copies()[0] if judges and job.test is not None else None
+        needed = job.test is not None or job.task.ema is not None
+        self._model = job.copies()[0] if judges and needed else None
 
     def test(self, weights: dict[str, Any] | None) -> dict[str, Any] | None:
         """What the record calls `test`; None where there is nothing to test, or another rank does it."""
-        if self._model is None or weights is None or not self._rank.leads:
+        if self._job.test is None or self._model is None or weights is None or not self._rank.leads:
             return None
         self._rank.say("evaluation")
         self._model.load_state_dict(weights)
@@ -36,27 +40,54 @@ class Judge:
         if self._rank.hosts == 1:
             torch.set_num_threads(available_cores())  # the other ranks only wait meanwhile
         try:
-            job = self._job
-            assert job.test is not None
-            return evaluate_model(job.task, job.calling, model, job.test, self._rank.device, job.weight)
+            return evaluate_model(self._job, model, self._job.test, self._rank.device)
         finally:
             torch.set_num_threads(self._rank.threads)
 
+    @torch.no_grad()
+    def averaged(self, weights: dict[str, Any] | None, average: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        """The model by name with the average in the place of the parameters that have one; a tied one has several names."""
+        if self._model is None or weights is None:
+            return None
+        self._model.load_state_dict(weights)
+        for name, parameter in self._model.named_parameters():
+            if name in average:
+                parameter.copy_(average[name])
+        return full_weights(self._model)
+
 
 class EpochEnd(Observer):
-    """Evaluates on rank 0 and tells the caller; `weights` are those of the last epoch, on rank 0."""
+    """Evaluates on rank 0 and tells the caller; `weights` are those of the last epoch, on rank 0, `averaged` their average."""
 
-    def __init__(self, rank: Rank, worker: Worker, figures: RankFigures, judge: Judge):
+    def __init__(self, job: Job, rank: Rank, worker: Worker, figures: RankFigures, judge: Judge):
         self.rank, self.worker, self.figures, self.judge = rank, worker, figures, judge
         self.weights: dict[str, Any] | None = None
+        self.averaged: dict[str, Any] | None = None
+        self._averages, self._order = job.task.ema is not None, job.order
+
+    def collect(self) -> None:
+        """The weights as they are now; every process takes part."""
+        self.weights = self.worker.weights()
+        if self._averages:
+            self.averaged = self.judge.averaged(self.weights, self.worker.average())
 
     def after_epoch(self, last: PlannedStep) -> None:
-        rank, history = self.rank, self.figures.history
+        rank = self.rank
         rank.say("evaluation" if rank.leads else "wait")
         everyone = rank.gather(self.figures.losses.all(since=last.before - last.number))
-        self.weights = self.worker.weights()
-        if everyone is None:  # rank 0 has them; where ranks may go on without each other, all have
-            return
+        self.collect()
+        entry = None
+        if everyone is not None:  # rank 0 has them; where ranks may go on without each other, all have
+            entry = self._entry(last, everyone)
+            self.figures.history.add_epoch(entry)
+            if rank.leads:
+                rank.tell("epoch", entry)
+        if self.worker.updater.by_figure and last.number + 1 == self._order.steps_per_epoch:
+            self._follow(entry)
+
+    def _entry(self, last: PlannedStep, everyone: list[Any]) -> dict[str, Any]:
+        """What the record says of an epoch."""
+        history = self.figures.history
         losses = [loss for own in everyone if own is not None for loss in own]
         entry: dict[str, Any] = {
             "epoch": last.epoch + 1,
@@ -66,11 +97,28 @@ class EpochEnd(Observer):
             "learning_rate": self.worker.learning_rate,
         }
         began = time.monotonic()
-        test = self.judge.test(self.weights)
+        test, averaged = self.judge.test(self.weights), self.judge.test(self.averaged)
         if test is not None:
             history.test = test
-            history.evaluation_seconds += time.monotonic() - began
-            entry.update(test_accuracy=test["accuracy"], test_loss=test["loss"])
-        history.add_epoch(entry)
-        if rank.leads:
-            rank.tell("epoch", entry)
+            entry.update(_figures("test", test))
+        if averaged is not None:
+            history.ema_test = averaged
+            entry.update(_figures("ema_test", averaged))
+        history.evaluation_seconds += time.monotonic() - began if test is not None else 0.0
+        return entry
+
+    def _follow(self, entry: dict[str, Any] | None) -> None:
+        """A schedule that goes by a figure gets that of rank 0 on every process: the test loss, else the epoch's own."""
+        known = entry or {}
+        figure = self.rank.agree(known.get("loss") if known.get("test_loss") is None else known["test_loss"])
+        if figure is not None:
+            self.worker.updater.follow(figure)
+
+
+def _figures(prefix: str, test: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an evaluation, the numbers that an epoch's entry shows."""
+    numbers = {name: value for name, value in test.items() if isinstance(value, float)}
+    return {
+        f"{prefix}_{name}": value
+        for name, value in {"accuracy": test["accuracy"], "loss": test["loss"], **numbers}.items()
+    }

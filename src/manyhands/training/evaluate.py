@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from ..data.feed import each_once
 from ..data.sources import Source
 from ..errors import BadInput
-from ..model.calling import Calling
-from ..strategies.job import StepSettings
+from ..strategies.job import Job, StepSettings
 from ..strategies.pieces.units import units_of
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
+from .accuracy import Accuracy
 from .build import build
+from .metrics import Metrics
 from .proof.probe import weigh
-
-BATCH = 1000  # samples a pass; larger ones gain nothing and hold more memory
 
 
 @without_lost_threads
@@ -29,8 +28,14 @@ def evaluate(
     *,
     device: str | torch.device = "cpu",
     data: str = "test",
+    eval_batch_size: int | None = None,
 ) -> dict[str, Any]:
-    """Loss, accuracy and accuracy per class of weights on the test set (or `data="train"`)."""
+    """Loss, accuracy and accuracy per class, or the task's metrics, of weights on the test set (or `data="train"`).
+
+    `eval_batch_size` samples pass the model at a time: the task's own, else its batch size, unless given here.
+    """
+    if eval_batch_size is not None and isinstance(task, Task):
+        task = task.replace(eval_batch_size=eval_batch_size)
     job = build(task, StepSettings())
     source = {"test": job.test, "train": job.train}.get(data)
     if source is None:
@@ -39,7 +44,7 @@ def evaluate(
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
     weigh(job)
     model = with_weights(job.model, weights).to(torch.device(device))
-    return evaluate_model(task, job.calling, model, source, torch.device(device), job.weight)
+    return evaluate_model(job, model, source, torch.device(device))
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -59,90 +64,24 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 @torch.no_grad()
-def evaluate_model(
-    task: Task,
-    calling: Calling,
-    model: nn.Module,
-    source: Source,
-    device: torch.device,
-    weight: Callable[[Any], Any] | None = None,
-) -> dict[str, Any]:
+def evaluate_model(job: Job, model: nn.Module, source: Source, device: torch.device) -> dict[str, Any]:
     """What the record calls `test`."""
+    task, calling = job.task, job.calling
     training = model.training
     model.eval()
     loss_sum = torch.zeros((), dtype=torch.float64)
-    metrics: dict[str, float] = {}
-    hits: _Hits | None = None
+    metrics, accuracy = Metrics(task.metrics or {}, device), Accuracy()
     samples, units = 0, 0.0
-    for input, target, count in each_once(source, BATCH, device):
+    for input, target, count in each_once(source, task.eval_batch_size or task.batch_size, device):
         samples += count
         output = calling.output(model, input)
-        loss = calling.loss_of(output, target).double().cpu()
-        number = float(count) if weight is None else float(units_of(weight, target))
-        loss_sum += loss * number if number else 0.0
+        loss = calling.loss_of(output, target)
+        number = float(count) if job.weight is None else float(units_of(job.weight, target))
+        loss_sum += loss.double().cpu() * number if number else 0.0
         units += number
-        for name, metric in (task.metrics or {}).items():
-            metrics[name] = metrics.get(name, 0.0) + _mean(metric(output, target)) * count
-        if task.metrics is None and (right := _right(output, target)) is not None:
-            hits = hits or _Hits()
-            hits.add(right, target)
+        metrics.update(output, target, count)
+        if task.metrics is None:
+            accuracy.add(output, target, loss if task.loss is None else None)
     model.train(training)
-    result: dict[str, Any] = {
-        "samples": samples,
-        "loss": float(loss_sum) / units if units else None,
-        "accuracy": None,
-        "per_class": {},
-    }
-    result.update({name: total / samples for name, total in metrics.items()})
-    if hits is not None:
-        result.update(hits.result())
-    return result
-
-
-def _mean(value: Any) -> float:
-    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
-
-
-def _right(output: Any, target: Any) -> Tensor | None:
-    """Which predictions are right, where the targets are class numbers; None where they are not."""
-    if not isinstance(output, Tensor) or not isinstance(target, Tensor) or target.is_floating_point():
-        return None
-    for dim in (1, -1):
-        if output.dim() == target.dim() + 1 and output.shape[dim] > 1:
-            predicted = output.argmax(dim)
-            if predicted.shape == target.shape:
-                return predicted == target
-    if output.shape == target.shape and output.is_floating_point():  # one logit a sample
-        return (output > 0) == target.bool()
-    return None
-
-
-class _Hits:
-    """Right answers and samples of each class."""
-
-    def __init__(self) -> None:
-        self.right = torch.zeros(0, dtype=torch.int64)
-        self.seen = torch.zeros(0, dtype=torch.int64)
-
-    def add(self, right: Tensor, target: Tensor) -> None:
-        right, target = right.reshape(-1).cpu(), target.reshape(-1).cpu().long()
-        known = target >= 0  # ignored positions are negative by torch's convention
-        right, target = right[known], target[known]
-        size = max(len(self.seen), int(target.max()) + 1 if len(target) else 0)
-        self.seen = _grow(self.seen, size) + torch.bincount(target, minlength=size)
-        self.right = _grow(self.right, size) + torch.bincount(target[right], minlength=size)
-
-    def result(self) -> dict[str, Any]:
-        total = int(self.seen.sum())
-        return {
-            "accuracy": float(self.right.sum()) / total if total else None,
-            "per_class": {
-                str(number): float(self.right[number]) / int(seen)
-                for number, seen in enumerate(self.seen.tolist())
-                if seen
-            },
-        }
-
-
-def _grow(counts: Tensor, size: int) -> Tensor:
-    return torch.cat([counts, counts.new_zeros(size - len(counts))])
+    mean = float(loss_sum) / units if units else None
+    return {"samples": samples, "loss": mean, **accuracy.result(), **metrics.result()}

@@ -31,6 +31,7 @@ class Outcome:
 
     record: dict[str, Any]
     weights: dict[str, Any]
+    ema_weights: dict[str, Any] | None = None
     timeline: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -49,7 +50,7 @@ class RankTraining:
         rank.board.row(rank.index)[FIRST] = rank.clock.steps + 1
         self.capture = self._captured(worker, feed)  # makes a few steps of its own, and may compile the model
         self.worker = self.figures.worker = self.capture.worker
-        self.epoch_end = EpochEnd(rank, self.worker, self.figures, self.judge)
+        self.epoch_end = EpochEnd(job, rank, self.worker, self.figures, self.judge)
         self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(), rank.barrier)
 
     def run(self) -> Outcome | None:
@@ -60,8 +61,9 @@ class RankTraining:
         self.figures.marks.begin(self.figures.made)
         self.loop.run(self.job.order.epochs(first, self.job.total_steps))
         # resumed at the very end no epoch was trained, as every process sees: the weights are asked for here
-        weights = self.epoch_end.weights if rank.clock.steps > first else self.worker.weights()
-        outcome = self._outcome(weights, started)
+        if rank.clock.steps == first:
+            self.epoch_end.collect()
+        outcome = self._outcome(started)
         rank.done()
         self.worker.close()
         return outcome
@@ -130,31 +132,36 @@ class RankTraining:
 
     # ------------------------------------------------------------ the end
 
-    def _outcome(self, weights: dict[str, Any] | None, started: float) -> Outcome | None:
+    def _outcome(self, started: float) -> Outcome | None:
         mine = self.figures.final()
         while True:  # again where the rank that leads dies and another must deliver in its place
             everyone = self.rank.gather(mine)
-            outcome = None
+            outcome, weights = None, self.epoch_end.weights
             if self.rank.leads and weights is not None and everyone is not None:
                 outcome = self._summed_up([item for item in everyone if item is not None], weights, started)
             if self.rank.deliver(outcome):
                 return None if self.orders.survives else outcome  # the caller has it
-            weights = self.worker.weights()
+            self.epoch_end.collect()
 
     def _summed_up(self, everyone: list[dict[str, Any]], weights: dict[str, Any], started: float) -> Outcome:
         history = self.figures.history
         if history.test is None:  # nothing was left to train, or the rank that evaluated is dead
             history.test = self.judge.test(weights)
+        averaged = self.epoch_end.averaged
+        if history.ema_test is None:
+            history.ema_test = self.judge.test(averaged)
         record = self.figures.record_of(everyone)
         if self.rank.processes == 1:
             record["notes"] += self.capture.notes()
         record.update(
             checkpoint_seconds=history.checkpoint_seconds if self.orders.every else None,
             weights_sha256=weights_digest(weights),
+            ema=averaged
+            and {"decay": self.job.task.ema, "test": history.ema_test, "weights_sha256": weights_digest(averaged)},
             environment=environment(),
             first_step_time=started,
             status="stopped" if self.loop.stopped else "done",
             reason=self.loop.stopped,
             **self.capture.record(),
         )
-        return Outcome(record, weights, timeline(everyone))
+        return Outcome(record, weights, averaged, timeline(everyone))

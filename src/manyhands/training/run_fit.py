@@ -105,7 +105,7 @@ def _fill(run: Run, outcome: Outcome, began: float) -> None:
     record["epochs"] = [entries[epoch] for epoch in sorted(entries)]  # ranks that led and died have told theirs
     for name, value in record.items():
         setattr(run, name, value)
-    run.weights = outcome.weights
+    run.weights, run.ema_weights = outcome.weights, outcome.ema_weights
     run.timeline = outcome.timeline
 
 

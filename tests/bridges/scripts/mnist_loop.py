@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3)
-        self.conv2 = nn.Conv2d(16, 32, 3)
+        self.conv1 = nn.Conv2d(1, 8, 3, stride=2)
+        self.conv2 = nn.Conv2d(8, 16, 3)
         self.dropout = nn.Dropout(0.25)
-        self.fc1 = nn.Linear(4608, 64)
+        self.fc1 = nn.Linear(400, 64)
         self.fc2 = nn.Linear(64, 10)
 
     def forward(self, x):

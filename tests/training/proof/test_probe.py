@@ -129,6 +129,22 @@ def test_a_factory_that_makes_another_model_each_time_is_refused() -> None:
         build(task_of(another), StepSettings()).copies()
 
 
+class Asking(torch.optim.SGD):
+    """Says only when it is stepped that it wants a closure, as published SAMs do."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is not None, "requires closure"
+        super().step(closure)
+
+
+class TwoFigures:
+    def __init__(self, optimizer: torch.optim.Optimizer, updates: int):
+        pass
+
+    def step(self, loss: float, accuracy: float) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -136,9 +152,14 @@ def test_a_factory_that_makes_another_model_each_time_is_refused() -> None:
             {"optimizer": torch.optim.LBFGS},
             r"LBFGS.step needs closure \(it computes the loss several times per update\)",
         ),
+        ({"optimizer": Asking}, r"Asking.step needs closure \(it computes the loss several times per update\)"),
         (
-            {"schedule": lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o)},
-            "ReduceLROnPlateau.step needs metrics",
+            {"optimizer": lambda named: [torch.optim.SGD([p], lr=0.1) for _, p in named]},
+            r"task.optimizer made \d optimizers, but a fit makes one update of one loss at a time \(a GAN needs a loop",
+        ),
+        (
+            {"schedule": TwoFigures},
+            "TwoFigures.step needs loss and accuracy, but a schedule is given one figure at most",
         ),
         ({"schedule": lambda o, n: None}, r"task.schedule must make a learning rate scheduler \(found NoneType\)"),
         ({"schedule": lambda o, n: 1 / 0}, "task.schedule failed for 8 updates: ZeroDivisionError"),

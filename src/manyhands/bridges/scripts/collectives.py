@@ -98,7 +98,7 @@ class Collectives:
     # ------------------------------------------------------------ DistributedDataParallel
 
     def _constructing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def construct(module: Any, *args: Any, **kwargs: Any) -> None:
+        def construct(module: Any, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self._wrapped.append(_Wrapped(module))
             self.used = True

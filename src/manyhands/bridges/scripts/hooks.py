@@ -73,7 +73,7 @@ class Hooks:
         compiling = self._torch.compiler.is_compiling
 
         def moving(original: Callable[..., Any]) -> Callable[..., Any]:
-            def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            def move(self: Any, /, *args: Any, **kwargs: Any) -> Any:
                 if compiling() or steps.inside or steps.phase == TRANSFER or self.is_cuda or get_ident() != thread:
                     return original(self, *args, **kwargs)
                 before = steps.switch(TRANSFER)
@@ -97,7 +97,7 @@ class Hooks:
         compiling, gradients = self._torch.compiler.is_compiling, self._torch.is_grad_enabled
 
         def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
                 if compiling() or steps.inside or steps.phase == LOAD or get_ident() != thread:
                     return original(self, *args, **kwargs)
                 gradient = gradients()
@@ -120,11 +120,11 @@ class Hooks:
         steps, thread, torch = self.steps, self._thread, self._torch
 
         def backward_of(original: Callable[..., Any], losses: bool) -> Callable[..., Any]:
-            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            def backward(*args: Any, **kwargs: Any) -> Any:
                 if get_ident() != thread:
-                    return original(tensors, *args, **kwargs)
-                steps.backward_begins(self._loss(tensors) if losses else None)
-                result = original(tensors, *args, **kwargs)
+                    return original(*args, **kwargs)
+                steps.backward_begins(self._loss(args[0] if args else kwargs.get("tensors")) if losses else None)
+                result = original(*args, **kwargs)
                 steps.backward_ends()
                 return result
 

@@ -60,7 +60,7 @@ def _whole(item: dict[str, Any], board: Board, rank: int) -> dict[str, Any]:
         "seen": [name for name, value in zip(PHASES, phases, strict=True) if value],
         "samples": max(0, samples),
         "samples_known": samples != UNKNOWN,
-        "losses": [(steps - 1, loss, max(1, samples))] if steps and math.isfinite(loss) else [],
+        "losses": [(steps - 1, loss, 1, 1.0)] if steps and math.isfinite(loss) else [],
         "marks": [[0] * (len(PHASES) + 3), [*phases, 0, steps, 0]],
         "step_ends": [],
         "trace": [],

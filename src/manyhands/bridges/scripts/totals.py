@@ -128,8 +128,8 @@ class Totals:
             self._losses[index] = (packed, place)
         self._unread = 0
 
-    def losses(self) -> list[tuple[int, float, int]]:
-        """(step, loss, how many samples it is of), where it is known."""
+    def losses(self) -> list[tuple[int, float, int, float]]:
+        """(step, loss, how many samples and units it is a mean over), where it is known."""
         if self._unread:
             self._pack()
         read: dict[int, list[float]] = {}
@@ -141,5 +141,5 @@ class Totals:
                     read[id(packed)] = packed.tolist()
                 loss = read[id(packed)][place]
             if loss is not None and math.isfinite(loss):
-                known.append((step, loss, self.counts[step] or 1))
+                known.append((step, loss, self.counts[step] or 1, float(self.counts[step] or 1)))
         return known

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...model.optimizers import needs_figure
 from ..job import Job
+from .average import Average, without_average
 from .fused_optimizer import direct_sgd, fuse
 from .optimizer_state import load_named_state, named_state
 
@@ -27,19 +30,23 @@ class Updater:
         self.named = list(parameters)
         self.optimizer: Optimizer = optimizer or job.task.optimizer(self.named)
         self.schedule = job.task.schedule(self.optimizer, job.total_updates) if job.task.schedule else None
+        self.by_figure = self.schedule is not None and needs_figure(self.schedule)  # moves once per epoch, by its loss
+        self.average = Average(job.task.ema, self.named) if job.task.ema is not None else None
         self.clip = job.settings.clip
         self._norm = norm  # of all gradients, where a rank holds only some of them
         self._fusing = job.settings.fuse
+        self._average_alone = False
         self.updates = 0
         self.write: Callable[[], Any] = self.optimizer.step  # writes the weights
 
     def update(self, advance: bool = True, scale: Tensor | None = None) -> None:
         """Clip, write the weights, forget the gradients, move the schedule on (unless more updates make up a step)."""
-        self.apply(scale)
+        self.apply(scale, average=advance)
         self.advance(schedule=advance)
 
-    def apply(self, scale: Tensor | None = None) -> None:
-        """Multiply the gradients with `scale` (units.py), clip, write the weights, forget the gradients."""
+    def apply(self, scale: Tensor | None = None, average: bool = True) -> None:
+        """Multiply the gradients with `scale` (units.py), clip, write the weights (and take them into their average),
+        forget the gradients."""
         if self._fusing:
             self._fusing = False
             fuse(self.optimizer)
@@ -50,6 +57,8 @@ class Updater:
         if self.clip is not None:
             self._clip(self.clip)
         self.write()
+        if self.average is not None and average:
+            self.average.update()
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -62,9 +71,14 @@ class Updater:
 
     def skip(self) -> None:
         """Move the schedule on, over a step to which this rank had nothing to add."""
-        if self.schedule is not None:
+        if self.schedule is not None and not self.by_figure:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # a first step without an update is no mistake
             self.schedule.step()
+
+    def follow(self, figure: float) -> None:
+        """Let a schedule that goes by a figure see that of an epoch."""
+        assert self.schedule is not None
+        self.schedule.step(figure)  # type: ignore[arg-type]  # ReduceLROnPlateau and the like take it there
 
     def _scale(self, factor: Tensor) -> None:
         for _, parameter in self.named:
@@ -85,14 +99,29 @@ class Updater:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def state(self) -> dict[str, Any]:
+        own = named_state(self.optimizer, self.named)
+        if self._average_alone:
+            own["state"] = {}
         return {
-            "optimizer": named_state(self.optimizer, self.named),
+            "optimizer": own if self.average is None else {**own, "state": self.average.joined(own["state"])},
             "schedule": self.schedule.state_dict() if self.schedule else None,
             "updates": self.updates,
         }
 
+    @contextmanager
+    def average_alone(self) -> Iterator[None]:
+        """Within it, of all state by parameter there is the average only: the rest need not travel to be left out."""
+        self._average_alone = True
+        try:
+            yield
+        finally:
+            self._average_alone = False
+
     def load(self, state: Mapping[str, Any]) -> None:
-        load_named_state(self.optimizer, self.named, state["optimizer"])
+        stored = state["optimizer"]
+        load_named_state(self.optimizer, self.named, {**stored, "state": without_average(stored["state"])})
+        if self.average is not None:
+            self.average.load(stored["state"])
         if self.schedule is not None and state["schedule"] is not None:
             self.schedule.load_state_dict(state["schedule"])
         self.updates = int(state["updates"])

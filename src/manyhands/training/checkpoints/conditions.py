@@ -29,6 +29,7 @@ def conditions(job: Job) -> dict[str, Any]:
         "clip": settings.clip,
         "precision": settings.precision,
         "sync_batchnorm": settings.sync_batchnorm,
+        "ema": job.task.ema,
         "loss": _described(job.task.loss),
         "weight": _described(job.task.weight) or (None if job.weight is None else str(job.weight)),
         "augment": _described(job.task.augment),

@@ -27,6 +27,7 @@ class History:
     durations: list[int] = field(default_factory=list)  # nanoseconds of each step, mean over ranks
     epochs: list[dict[str, Any]] = field(default_factory=list)
     test: dict[str, Any] | None = None
+    ema_test: dict[str, Any] | None = None  # of the averaged weights
     epoch_seconds: float = 0.0  # of the epoch that goes on
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0

@@ -1,0 +1,71 @@
+"""The end of an epoch: schedules that go by its loss."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from tests.conftest import distance, make_task, quick_fit
+
+
+def plateau(optimizer: torch.optim.Optimizer, updates: int, **options: Any) -> ReduceLROnPlateau:
+    """Cuts the rate after every epoch: no loss is better than one ten times as good."""
+    return ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9, **options)
+
+
+class Noting:
+    """One's own schedule that needs a figure, and makes it the rate."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
+        self.optimizer = optimizer
+
+    def step(self, loss: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = loss / 100
+
+
+def rates(run: Any) -> list[float]:
+    return [entry["learning_rate"] for entry in run.epochs]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline", "parameter_server", "hogwild", "local_sgd"])
+def test_every_process_follows_the_loss_of_an_epoch(strategy: str) -> None:
+    """It was refused: schedules moved on after every update, without a figure."""
+    task = make_task(schedule=plateau, epochs=4)
+    single, run = quick_fit(task), quick_fit(task, strategy, ranks=2)
+    assert rates(single) == rates(run) == [0.1, 0.1, 0.05, 0.025]  # the first loss is better than none
+    if run.exact:
+        assert distance(single, run) < 1e-5
+    plain = quick_fit(make_task(epochs=2), strategy, ranks=2)
+    if strategy != "hogwild":  # (where no run is like another)
+        assert [entry["loss"] for entry in run.epochs[:2]] == [entry["loss"] for entry in plain.epochs]
+
+
+def test_the_figure_is_the_test_loss_or_that_of_training() -> None:
+    tested, untested = quick_fit(make_task(schedule=Noting)), quick_fit(make_task(schedule=Noting, test=None))
+    assert rates(tested)[1:] == [entry["test_loss"] / 100 for entry in tested.epochs[:-1]]
+    assert rates(untested)[1:] == [entry["loss"] / 100 for entry in untested.epochs[:-1]]
+
+
+@pytest.mark.parametrize("stop", [51, 68])
+def test_a_resumed_schedule_has_seen_each_epoch_once(stop: int, tmp_path: Path) -> None:
+    """A fit that ends in the middle of an epoch shows its schedule no figure: the epoch is not over."""
+    task = make_task(schedule=plateau, optimizer=partial(torch.optim.Adam, lr=0.01))
+    whole = quick_fit(task, "ddp", ranks=2)
+    quick_fit(task, "ddp", ranks=2, run_dir=tmp_path, checkpoint_every=17, max_steps=stop)
+    resumed = quick_fit(task, "ddp", ranks=2, run_dir=tmp_path, checkpoint_every=17, resume=True)
+    assert rates(resumed) == rates(whole)
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def test_several_schedules_in_a_row_move_once_per_update() -> None:
+    def both(optimizer: torch.optim.Optimizer, updates: int) -> LRScheduler:
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10)
+        rest = torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=updates)
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, rest], milestones=[20])
+
+    assert rates(quick_fit(make_task(schedule=both, epochs=1))) == [0.05]
