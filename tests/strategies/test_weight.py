@@ -95,6 +95,16 @@ def test_a_padded_language_model_is_exact(strategy, ranks, accumulate, clip, ref
     check(language(), strategy, ranks, references[accumulate, clip], accumulate=accumulate, clip=clip)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("weight", [None, tokens])
+def test_an_empty_shard_keeps_what_was_accumulated(strategy, weight):
+    """A rank without a sample in the last step of an update handed in zeros for the steps before it too."""
+    x, y = padded(0)
+    task = language(train=(x[:10], y[:10] if weight else y[:10].clamp(min=0)), test=None, weight=weight)
+    one, many = quick_fit(task, accumulate=3), quick_fit(task, strategy, ranks=3, accumulate=3)
+    assert distance(one, many) <= 1e-5
+
+
 def test_single_is_what_torch_makes_of_it():
     """One part per update: nothing is scaled, so the weights are bitwise those of a task without a weight."""
     plain = quick_fit(language(weight=lambda target: 1, train=padded(0), test=None))
