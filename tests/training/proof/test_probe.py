@@ -154,10 +154,6 @@ class TwoFigures:
         ),
         ({"optimizer": Asking}, r"Asking.step needs closure \(it computes the loss several times per update\)"),
         (
-            {"optimizer": lambda named: [torch.optim.SGD([p], lr=0.1) for _, p in named]},
-            r"task.optimizer made \d optimizers, but a fit makes one update of one loss at a time \(a GAN needs a loop",
-        ),
-        (
             {"schedule": TwoFigures},
             "TwoFigures.step needs loss and accuracy, but a schedule is given one figure at most",
         ),
