@@ -105,7 +105,7 @@ def hooks_alone(pairs: int, block: int, device: str) -> list[float]:
     source = batches((2 * pairs + 8) * block)
 
     def median_step() -> float:
-        took = []
+        took, start = [], time.perf_counter()
         for _ in range(block):
             began = time.perf_counter()
             x, y = next(source)
@@ -114,7 +114,7 @@ def hooks_alone(pairs: int, block: int, device: str) -> list[float]:
             optimizer.step()
             took.append(time.perf_counter() - began)
         _wait(device)
-        return statistics.median(took) if device == "cpu" else sum(took)
+        return statistics.median(took) if device == "cpu" else time.perf_counter() - start
 
     def measured_step() -> float:
         hooks = Hooks(steps)
@@ -173,18 +173,23 @@ def main() -> None:
     torch.set_num_threads(1)
     alone = hooks_alone(chosen.pairs, chosen.block, chosen.device)
     ratios, phases = whole(chosen.rounds, chosen.steps, chosen.device)
-    rows = [
-        ["hooks alone", *_cost(alone), f"{len(alone)} pairs"],
-        ["whole runs", *_cost(ratios), f"{len(ratios)} rounds"],
-    ]
-    show(["", "cost", "95 % interval", "of"], rows)
-    by_hand = [[name, f"{statistics.median(one[name] for one in phases):.3f}"] for name in PHASES]
-    show(["phase", "manyhands / stopwatch"], by_hand)
+    rows = [_cost("hooks alone", alone, "pairs"), _cost("whole runs", ratios, "rounds")]
+    show(f"What `manyhands run` costs a loop on {chosen.device}", rows)
+    if chosen.device == "cpu":  # around asynchronous calls a stopwatch measures only their launch
+        by_hand = [
+            {"phase": name, "manyhands / stopwatch": statistics.median(p[name] for p in phases)} for name in PHASES
+        ]
+        show("Phases of the same steps, by manyhands and by a stopwatch", by_hand)
 
 
-def _cost(ratios: list[float]) -> list[str]:
+def _cost(what: str, ratios: list[float], unit: str) -> dict[str, str]:
     low, high = median_interval(ratios)
-    return [f"{100 * (statistics.median(ratios) - 1):+.2f} %", f"{100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} %"]
+    return {
+        "what": what,
+        "cost": f"{100 * (statistics.median(ratios) - 1):+.2f} %",
+        "95 % interval": f"{100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} %",
+        "of": f"{len(ratios)} {unit}",
+    }
 
 
 if __name__ == "__main__":
