@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from manyhands.bridges.scripts.board import Board
+from manyhands.bridges.scripts.collectives import _Wrapped
 from manyhands.bridges.scripts.hooks import Hooks, count_samples
 from manyhands.bridges.scripts.steps import Steps
 from manyhands.record.run import PHASES
@@ -259,6 +260,21 @@ def test_workers_of_a_loader_are_left_alone(heard: Callable[[Loop], Steps]) -> N
             step(net, x, y, optimizer)
 
     assert heard(loop).totals.steps == 2
+
+
+def test_a_torch_without_the_private_parts_is_measured_as_far_as_it_goes(
+    heard: Callable[[Loop], Steps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.utils.data.dataloader, "_BaseDataLoaderIter")
+
+    def loop() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x, y in DataLoader(data(16), 8):
+            step(net, x, y, optimizer)
+
+    assert heard(loop).totals.steps == 2
+    assert _Wrapped(nn.Linear(1, 1)).news(last=True) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
