@@ -150,7 +150,7 @@ def test_columns_that_nobody_takes_are_not_read() -> None:
             r"TrainingArguments\(label_smoothing_factor=0.1\) is not supported; give a loss",
         ),
         ({"optim": "adafactor"}, r'TrainingArguments\(optim="adafactor"\) is not supported .* give optimizer=...'),
-        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, r'lr_scheduler_type="reduce_lr_on_plateau".* give schedule=...'),
+        ({"lr_scheduler_type": "greedy", "eval_strategy": "epoch"}, r'lr_scheduler_type="greedy".* give schedule=...'),
         ({"dataloader_drop_last": True}, r"dataloader_drop_last=True\) is not supported; leave it out"),
         ({"num_train_epochs": 1.5}, r"num_train_epochs=1.5\) ends within an epoch; give max_steps"),
     ],

@@ -21,6 +21,11 @@ EXACT = [
     ("pipeline:chunks=2", 2), ("pipeline:chunks=4,schedule=gpipe", 2), ("hybrid:replicas=2,stages=2,chunks=2", 4),
     ("locked", 2), ("parameter_server", 2), ("parameter_server:over=network,servers=2", 2),
 ]  # fmt: skip
+ACCUMULATED = [
+    ("ddp", 3), ("fsdp", 2), ("balanced_data_parallel", 3), ("pipeline:chunks=2", 2),
+    ("hybrid:replicas=2,stages=2,chunks=2", 4), ("locked", 2), ("parameter_server:over=network,servers=2", 2),
+]  # fmt: skip
+MATRIX = [(*which, 1, None) for which in EXACT] + [(*which, 3, 0.05) for which in ACCUMULATED]
 
 
 class Language(nn.Module):
@@ -62,7 +67,6 @@ def language(**changes: Any) -> mh.Task:
         "loss": F.cross_entropy,
         "optimizer": partial(torch.optim.SGD, lr=0.5, momentum=0.9),
         "batch_size": 4,
-        "epochs": 2,
         "weight": tokens,
     }
     return mh.Task(**{**recipe, **changes})
@@ -86,21 +90,29 @@ def references() -> dict[tuple[int, float | None], mh.Run]:
     return {(k, clip): quick_fit(language(), accumulate=k, clip=clip) for k, clip in ((1, None), (3, 0.05))}
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), EXACT)
-@pytest.mark.parametrize(("accumulate", "clip"), [(1, None), (3, 0.05)])
+@pytest.mark.parametrize(("strategy", "ranks", "accumulate", "clip"), MATRIX)
 def test_a_padded_language_model_is_exact(strategy, ranks, accumulate, clip, references):
     check(language(), strategy, ranks, references[accumulate, clip], accumulate=accumulate, clip=clip)
 
 
-def test_single_is_what_torch_makes_of_it(references):
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("weight", [None, tokens])
+def test_an_empty_shard_keeps_what_was_accumulated(strategy, weight):
+    """A rank without a sample in the last step of an update handed in zeros for the steps before it too."""
+    x, y = padded(0)
+    task = language(train=(x[:10], y[:10] if weight else y[:10].clamp(min=0)), test=None, weight=weight)
+    one, many = quick_fit(task, accumulate=3), quick_fit(task, strategy, ranks=3, accumulate=3)
+    assert distance(one, many) <= 1e-5
+
+
+def test_single_is_what_torch_makes_of_it():
     """One part per update: nothing is scaled, so the weights are bitwise those of a task without a weight."""
     plain = quick_fit(language(weight=lambda target: 1, train=padded(0), test=None))
     assert quick_fit(language(train=padded(0), test=None)).weights_sha256 == plain.weights_sha256
 
 
 def test_accumulated_steps_are_one_larger_batch():
-    large = quick_fit(language(batch_size=12, epochs=1))
-    assert distance(large, quick_fit(language(epochs=1), accumulate=3)) <= 1e-6
+    assert distance(quick_fit(language(batch_size=12)), quick_fit(language(), accumulate=3)) <= 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "balanced_data_parallel", "pipeline:chunks=4", "parameter_server"])
@@ -109,7 +121,7 @@ def test_a_part_without_a_unit_adds_nothing(strategy):
     check(language(loss=over_clamped), strategy, 2)
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("locked", 2), ("parameter_server", 2), ("pipeline", 2)])
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("locked", 2), ("parameter_server", 2)])
 def test_sparse_gradients(strategy, ranks):
     optimizer = partial(torch.optim.SGD, lr=0.5)
     check(language(model=partial(Language, sparse=True), optimizer=optimizer), strategy, ranks, accumulate=3)
@@ -172,29 +184,28 @@ def test_boxes(strategy, ranks):
 def test_a_step_without_any_unit_ends_the_run(strategy):
     """As it does without a weight: torch's mean over nothing is not a number."""
     x, y = padded(0)
-    task = language(train=(x, torch.full_like(y, -100)), test=None, epochs=1)
+    task = language(train=(x, torch.full_like(y, -100)), test=None)
     with pytest.raises(RankFailed, match="step 1"):
         quick_fit(task, strategy, **({} if strategy == "single" else {"ranks": 2}))
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "locked:mode=free", "parameter_server:mode=async", "local_sgd"])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_ranks_that_update_alone_use_the_mean_over_their_own_units(strategy, accumulate):
+def test_ranks_that_update_alone_use_the_mean_over_their_own_units(strategy):
     """With one rank, that is the mean over all; with several, padding alone moves nothing and ends nothing."""
     optimizer = partial(torch.optim.SGD, lr=0.5)
     task = language(loss=over_clamped, optimizer=optimizer)
-    one = quick_fit(task, accumulate=accumulate)
-    assert distance(one, quick_fit(task, strategy, ranks=1, accumulate=accumulate)) <= 1e-5
-    many = quick_fit(task, strategy, ranks=2, accumulate=accumulate)
+    one = quick_fit(task, accumulate=2)
+    assert distance(one, quick_fit(task, strategy, ranks=1, accumulate=2)) <= 1e-5
+    many = quick_fit(task, strategy, ranks=2, accumulate=1)
     assert all(bool(value.isfinite().all()) for value in many.weights.values())
-    assert many.losses[0] == pytest.approx(one.losses[0], rel=1e-5) or strategy.startswith(("hogwild", "locked"))
 
 
 def test_a_resume_goes_on_with_the_same_means(tmp_path):
-    whole = quick_fit(language(), "ddp", ranks=2, accumulate=3)
+    task = language(epochs=2)
+    whole = quick_fit(task, "ddp", ranks=2, accumulate=3)
     settings: dict[str, Any] = {"ranks": 2, "accumulate": 3, "run_dir": tmp_path, "checkpoint_every": 3}
-    quick_fit(language(), "ddp", max_steps=6, **settings)
-    resumed = quick_fit(language(), "ddp", resume=True, **settings)
+    quick_fit(task, "ddp", max_steps=6, **settings)
+    resumed = quick_fit(task, "ddp", resume=True, **settings)
     assert resumed.weights_sha256 == whole.weights_sha256
     assert resumed.losses == whole.losses
     assert [epoch["loss"] for epoch in resumed.epochs] == pytest.approx([epoch["loss"] for epoch in whole.epochs])

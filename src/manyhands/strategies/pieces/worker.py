@@ -90,17 +90,20 @@ class OrdinaryWorker(Worker):
 class WrappedWorker(OrdinaryWorker):
     """The ordinary step around one of torch's wrappers, which takes the target too, gives the loss, and sums gradients.
 
-    A rank without a sample runs along with a borrowed one; what it would add to the sums is taken out (`empty`).
+    A rank without a sample runs along with a borrowed one, which weighs nothing. If it had none in the whole update,
+    what it would add to the sums is taken out as well (`empty`).
     """
 
     not_captured = Worker.not_captured
-    empty = False
+    empty = True
 
     def step(self, batch: Batch | None) -> Loss | None:
         assert batch is not None
-        self.empty = batch.count == 0
-        mark_empty(self.plain, self.empty)
-        return super().step(batch)
+        self.empty = self.empty and batch.count == 0
+        mark_empty(self.plain, batch.count == 0)
+        loss = super().step(batch)
+        self.empty = self.empty or batch.update  # the next update begins without a sample
+        return loss
 
     def loss_of(self, batch: Batch) -> Tensor:
         loss: Tensor = self.model(batch.input, batch.target)
