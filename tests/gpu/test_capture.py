@@ -130,6 +130,25 @@ def test_resume_in_the_middle_under_capture(tmp_path: Path) -> None:
     assert resumed.losses == pytest.approx(whole.losses, rel=2e-3, abs=2e-4)
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_an_average_of_the_weights_is_kept_in_captured_steps(accumulate: int, tmp_path: Path) -> None:
+    """The update that begins it is an ordinary one; what trying and recording left in it is gone."""
+    task, steps = task_of(ema=0.9), {"max_steps": 60, "accumulate": accumulate}
+    eager, captured, plain = fit(task, capture="off", **steps), fit(task, **steps), fit(task.replace(ema=None), **steps)
+    assert captured.capture is not None
+    assert captured.capture["steps"] > 40
+    assert captured.ema_weights is not None
+    assert eager.ema_weights is not None
+    for name, value in eager.ema_weights.items():
+        assert torch.allclose(captured.ema_weights[name], value, rtol=1e-4, atol=1e-5)
+    assert far(captured, plain) < 1e-4
+    fit(task, **{**steps, "max_steps": 33}, run_dir=tmp_path, checkpoint_every=9)
+    resumed = fit(task, **steps, run_dir=tmp_path, checkpoint_every=9, resume=True)
+    assert resumed.ema_weights is not None
+    for name, value in captured.ema_weights.items():
+        assert torch.allclose(resumed.ema_weights[name], value, rtol=1e-4, atol=1e-5)
+
+
 class Peeks(Small):
     """Looks at a value on the host in the middle of its forward pass."""
 

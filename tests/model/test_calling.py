@@ -171,7 +171,6 @@ def test_an_example_that_cannot_be_read_is_left_to_others() -> None:
         ),
         (Two(), {"x": X, "y": Y, "id": X}, "kwargs", r'has no parameter for "id"'),
         (Optional(), {"x": X, "z": Y}, None, r'Optional\.forward has no parameter for "z"'),
-        (Two(), (X, Y), "arg", r'task\.call must be "one", "args" or "kwargs" \(found \'arg\'\); did you mean "args"'),
         (Two(), (X, Y), "kwargs", r'call="kwargs" needs inputs with names: .* \(found tuple\)'),
         (Two(), X, "args", r'call="args" needs inputs in order: a tuple or list \(found Tensor\)'),
         (Two(), {"x": X, "y": Y}, "args", r'call="args" needs .* \(found dict\)'),

@@ -132,6 +132,22 @@ def test_pictures_of_three_channels_are_not_three_samples() -> None:
         quick_fit(task, "pipeline", ranks=2)
 
 
+class Noted(Net):
+    def forward(self, x: Any) -> Tensor:
+        assert x["text"] == ["for people"] * len(x["values"])
+        return super().forward(x["values"])
+
+
+def test_texts_beside_the_numbers_go_along_as_a_list() -> None:
+    samples = [{"values": x, "label": int(y), "text": "for people"} for x, y in zip(*numbers(), strict=True)]
+    task = task_of(Noted, samples, target="label")
+    check(task, *THREADS)
+    with pytest.raises(
+        mh.Refused, match=r"\(found a list of str that grows with the number of samples\); stack it, or leave"
+    ):
+        quick_fit(task, "pipeline", ranks=2)
+
+
 def test_what_counts_no_samples_is_refused_with_its_shape() -> None:
     def turned(samples: list[Any]) -> Any:
         return torch.stack([value for value, _ in samples]), torch.stack([y.repeat(7) for _, y in samples], 1)

@@ -100,8 +100,14 @@ def test_a_metric_that_cannot_be_computed_is_named(metrics: dict[str, Any], mess
 
 
 def test_a_metric_that_fails_on_a_rank_ends_the_run_in_one_line() -> None:
-    with pytest.raises(mh.RankFailed, match=r"rank 0 of 2 failed in step 2, evaluation: .*task.metrics\['f1'\] failed"):
+    found = r"rank 0 of 2 failed in step 2, evaluation: .*task.metrics\['f1'\] failed: ZeroDivisionError"
+    with pytest.raises(mh.RankFailed, match=found) as failure:
         quick_fit(make_task(metrics={"f1": lambda o, t: 1 / 0}), "ddp", ranks=2, max_steps=2)
+    assert failure.value.run is not None
+    assert failure.value.run.notes == [
+        "tried on two samples, task.metrics['f1'] failed: ZeroDivisionError: division by zero; "
+        "if it does on whole batches, the run ends after its first epoch"
+    ]
 
 
 class Waits(Spread):

@@ -666,3 +666,17 @@ class Writing(Net):
 class SparseInput(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x.to_dense() if x.is_sparse else x)
+
+
+@case("a sparse tensor on the way")
+class SparseInside(Net):
+    def forward(self, x: Tensor) -> Any:
+        h = torch.sparse.mm(x.to_sparse(), self.a.weight.t()) + self.a.bias
+        return self.b(torch.tanh(h))
+
+
+@case("a hook that holds the model")
+class HookHolds(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a.register_forward_hook(lambda module, args, output: output + self.b.weight.mean(0))

@@ -61,7 +61,7 @@ def from_lightning(
         fields: dict[str, Any] = {"epochs": epochs, "name": type(example).__name__, **data, **changes}
         trainer = _trainer(fields, datamodule)
         prepared(example, trainer)
-        fields = {**_recipe(example, trainer, fields["epochs"]), **fields}
+        fields = {**_recipe(example, trainer), **fields}
     if loss is not None:
         model = example if isinstance(module, nn.Module) else partial(prepared, module)
         return Task(model=model, loss=loss, **fields)
@@ -181,7 +181,7 @@ def _trainer(fields: dict[str, Any], datamodule: Any) -> StandInTrainer:
     )
 
 
-def _recipe(module: Any, trainer: StandInTrainer, epochs: int) -> dict[str, Any]:
+def _recipe(module: Any, trainer: StandInTrainer) -> dict[str, Any]:
     """Fields of the Task from configure_optimizers, in all the forms that it may answer in."""
     with Log(module, trainer=trainer):
         found = module.configure_optimizers()
@@ -198,9 +198,8 @@ def _recipe(module: Any, trainer: StandInTrainer, epochs: int) -> dict[str, Any]
         config = schedules[0] if isinstance(schedules[0], dict) else {"scheduler": schedules[0]}
         schedule, monitor = config["scheduler"], config.get("monitor", monitor)
         _check_monitor(schedule, monitor)
-        per_epoch = config.get("interval", "epoch") == "epoch"
         fields["schedule"] = schedule_parts(
-            schedule, optimizer, every=config.get("frequency", 1), epochs=epochs if per_epoch else None
+            schedule, optimizer, config.get("frequency", 1), per_epoch=config.get("interval", "epoch") == "epoch"
         )
     return fields
 

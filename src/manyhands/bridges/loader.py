@@ -52,5 +52,5 @@ def from_loader(
                 f"the {type(schedule).__name__} belongs to an optimizer that was made already; give that optimizer, or a "
                 "function for both: schedule=lambda optimizer, total_updates: ..."
             )
-        fields["schedule"] = schedule_parts(schedule, optimizer, epochs=epochs if per == "epoch" else None)
+        fields["schedule"] = schedule_parts(schedule, optimizer, per_epoch=per == "epoch")
     return Task(model=model, loss=loss, epochs=epochs, **{**fields, **changes})

@@ -84,12 +84,12 @@ class _NoOptimizer:
 
 @dataclass(frozen=True)
 class ScheduleParts:
-    """A schedule without its optimizer. It moves on after every `every` updates, or after as many epochs."""
+    """A schedule without its optimizer. It moves on after every `every` updates, or epochs."""
 
     schedule: LRScheduler
     nobody: _NoOptimizer
-    every: int = 1
-    epochs: int | None = None  # of the whole fit, where it counts epochs; None: it counts updates
+    every: int
+    per_epoch: bool
 
     def __call__(self, optimizer: Optimizer, total_updates: int) -> Any:
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -99,12 +99,13 @@ class ScheduleParts:
         made = copy.deepcopy(self.schedule, {id(self.nobody): optimizer})
         if isinstance(made, ReduceLROnPlateau):
             return made
-        updates = self.every if self.epochs is None else self.every * max(1, total_updates // self.epochs)
-        return made if updates == 1 else Every(made, updates)
+        if self.per_epoch:
+            return EveryEpochs(made, self.every)
+        return made if self.every == 1 else EveryUpdates(made, self.every)
 
 
 def schedule_parts(
-    schedule: LRScheduler, optimizer: Optimizer, every: int = 1, epochs: int | None = None
+    schedule: LRScheduler, optimizer: Optimizer, every: int = 1, per_epoch: bool = False
 ) -> ScheduleParts:
     """Take a schedule of this optimizer apart."""
     kind = type(schedule).__name__
@@ -114,18 +115,18 @@ def schedule_parts(
     if moved > 0:
         raise BadInput(f"the {kind} has moved on already (steps: {moved}); make a new one for this fit")
     nobody = _NoOptimizer()
-    return ScheduleParts(copy.deepcopy(schedule, {id(optimizer): nobody}), nobody, every, epochs)
+    return ScheduleParts(copy.deepcopy(schedule, {id(optimizer): nobody}), nobody, every, per_epoch)
 
 
-class Every:
+class EveryUpdates:
     """A schedule that moves on after every so many updates."""
 
-    def __init__(self, schedule: LRScheduler, updates: int):
-        self.schedule, self.updates, self.done = schedule, updates, 0
+    def __init__(self, schedule: LRScheduler, every: int):
+        self.schedule, self.every, self.done = schedule, every, 0
 
     def step(self) -> None:
         self.done += 1
-        if self.done % self.updates == 0:
+        if self.done % self.every == 0:
             self.schedule.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,3 +135,14 @@ class Every:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.done = int(state["done"])
         self.schedule.load_state_dict(dict(state["schedule"]))
+
+
+class EveryEpochs:
+    """The same after every so many epochs: a schedule that asks for a figure is given an epoch's loss, after each."""
+
+    def __init__(self, schedule: LRScheduler, every: int):
+        self.inner = EveryUpdates(schedule, every)
+        self.state_dict, self.load_state_dict = self.inner.state_dict, self.inner.load_state_dict
+
+    def step(self, loss: float) -> None:
+        self.inner.step()

@@ -37,15 +37,13 @@ def run(
             f"manyhands run starts the ranks itself (found WORLD_SIZE={os.environ['WORLD_SIZE']}); "
             f"instead of torchrun use: manyhands run --ranks {os.environ['WORLD_SIZE']} {script}"
         )
-    wanted = Script(script, arguments or (), module)
+    wanted = Script(script, tuple(arguments or ()), module, ranks)
     folder = run_dir or new_folder(name or wanted.name, "script")
     wanted.check()
     if not quiet:
         print(f"manyhands: measuring {wanted.name}; to look on: manyhands watch {folder}", file=sys.stderr)
     try:
-        found, code = measure(
-            wanted, ranks, folder, name, typed_command(), stdout=sys.stderr.fileno() if as_json else None
-        )
+        found, code = measure(wanted, folder, name, typed_command(), stdout=sys.stderr.fileno() if as_json else None)
     except (RankFailed, KeyboardInterrupt) as ending:
         stored = getattr(ending, "run", None)
         if stored is not None and as_json:

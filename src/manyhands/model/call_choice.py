@@ -19,7 +19,15 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 Example = Callable[[], tuple[Any, Any]]
 
 
-def call_for(model: nn.Module, example: Example) -> str:
+def chosen_call(call: str | None, model: nn.Module, example: Example) -> str:
+    """The call that was asked for, if it can be; else the one that fits. `example` is read only where it matters."""
+    if call is None:
+        return _call_for(model, example)
+    _check_call(call, model, example)
+    return call
+
+
+def _call_for(model: nn.Module, example: Example) -> str:
     """By name where the input's keys are names of parameters, by place where forward asks for several, else as one."""
     found = signature(_forward(model))
     if found is None or [item.kind in POSITIONAL for item in found.parameters.values()] == [True]:
@@ -40,10 +48,10 @@ def call_for(model: nn.Module, example: Example) -> str:
     return "args" if several and isinstance(input, tuple | list) else "one"
 
 
-def check_call(call: str, model: nn.Module, example: Example) -> None:
+def _check_call(call: str, model: nn.Module, example: Example) -> None:
     """Refuse a call that this model, or this kind of input, cannot have."""
     if call not in CALLS:
-        raise BadInput(f'task.call must be "one", "args" or "kwargs" (found {call!r}){did_you_mean(call, CALLS)}')
+        raise BadInput(f'call must be "one", "args" or "kwargs" (found {call!r}){did_you_mean(call, CALLS)}')
     found = signature(_forward(model))
     try:
         input, _ = example()

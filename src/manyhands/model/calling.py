@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..data import nest
 from ..errors import BadInput
 from ..task import Task
-from .call_choice import call_for, check_call, named, takes_output_alone
+from .call_choice import chosen_call, named, takes_output_alone
 from .tracer import StandIn
 
 Model = Callable[..., Any]
@@ -35,10 +35,7 @@ class Calling:
     def of(cls, task: Task, model: nn.Module, example: Callable[[], tuple[Any, Any]]) -> Calling:
         """As the task says, else from the signatures and the kind of input; `example` is read only where it matters."""
         alone = task.loss is not None and takes_output_alone(task.loss)
-        if task.call is None:
-            return cls(call_for(model, example), task.loss, alone)
-        check_call(task.call, model, example)
-        return cls(task.call, task.loss, alone)
+        return cls(chosen_call(task.call, model, example), task.loss, alone)
 
     def output(self, model: Model, input: Any) -> Any:
         if self.call == "args":

@@ -131,7 +131,7 @@ def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter]
     torch.manual_seed(0)
     output = run(nest.each(input, torch.clone))  # a forward may write into its input
     outputs = list(nest.leaves(output))
-    ends = [leaf for leaf in outputs if leaf.requires_grad]
+    ends = [leaf for leaf in outputs if leaf.requires_grad and leaf.layout == torch.strided]
     slopes = [torch.linspace(0.5, 1.5, end.numel(), device=end.device).view(end.shape).to(end.dtype) for end in ends]
     sources = [parameters[name] for name in sorted(parameters) if parameters[name].requires_grad]
     for source in sources:

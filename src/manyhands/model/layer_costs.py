@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..data import nest
 from ..data.process_state import alone
 from ..errors import BadInput, Refused
+from .call_choice import chosen_call
 from .calling import Calling
 from .program import Operation, Program
 from .trace import CannotTrace, trace
@@ -35,15 +36,17 @@ class Layer:
     differentiable: bool  # whether its output carries a gradient
 
 
-def profile(model: nn.Module, example: Any, passes: int = 5, call: str = "one") -> list[Layer]:
+def profile(model: nn.Module, example: Any, passes: int = 5, call: str | None = None) -> list[Layer]:
     """The layers of `model`, each measured with what reaches it when `example` passes through.
 
-    `call` is how the model takes it: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`).
+    `call` is how the model takes it: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`); without it
+    what fits the signature of its forward.
     Works on a copy, on the model's device: the model, its buffers, gradients and the random state stay as they were.
     """
+    run = Calling(chosen_call(call, model, lambda: (example, None))).output
     with untouched(model) as mirror:
         try:
-            program = trace(copy.deepcopy(mirror), example, Calling(call).output)
+            program = trace(copy.deepcopy(mirror), example, run)
         except CannotTrace as problem:
             raise BadInput(f"{problem.module} cannot be measured layer by layer: {problem.reason}") from problem
         layers = measure(program, mirror, example, passes)
@@ -119,13 +122,22 @@ def _saving(parameters: list[nn.Parameter]) -> Iterator[dict[int, int]]:
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
+        for part in dense_parts(tensor):
+            if (storage := part.untyped_storage()).data_ptr() not in known:
+                kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         yield kept
+
+
+def dense_parts(tensor: Tensor) -> list[Tensor]:
+    """A tensor's memory as tensors that have one: a sparse one is made of its indices and values."""
+    if tensor.layout == torch.strided:
+        return [tensor]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    return []
 
 
 def _timed(operation: Operation, model: nn.Module, values: dict[int, Any]) -> tuple[float, float, Any]:
@@ -144,7 +156,7 @@ def _timed(operation: Operation, model: nn.Module, values: dict[int, Any]) -> tu
         start = _now(model)
         result = operation.run(model, filled)
         forward = _now(model) - start
-    outputs = [leaf for leaf in nest.leaves(result) if leaf.requires_grad]
+    outputs = [leaf for leaf in nest.leaves(result) if leaf.requires_grad and leaf.layout == torch.strided]
     sources = [*leaves, *(parameter for parameter in _parameters(operation, model) if parameter.requires_grad)]
     backward = 0.0
     if outputs and sources:
@@ -175,7 +187,7 @@ def _layer(operation: Operation, model: nn.Module, result: Any, saved: int, time
         forward_seconds=min(forward for forward, _ in times),
         backward_seconds=min(backward for _, backward in times),
         parameter_bytes=sum(parameter.nbytes for parameter in _parameters(operation, model)),
-        activation_bytes=sum(tensor.nbytes for tensor in tensors),
+        activation_bytes=sum(part.nbytes for tensor in tensors for part in dense_parts(tensor)),
         saved_bytes=saved,
         differentiable=any(tensor.requires_grad for tensor in tensors),
     )

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..data import nest
 from ..errors import BadInput, Refused, did_you_mean
+from .call_choice import chosen_call
 from .calling import Calling
 from .cut_model import Cut
 from .faithful_program import faithful_program
 from .layer_costs import Layer, measure, untouched
-from .program import Program
+from .program import Program, tensors
 from .seams import Seam, find_seams
 from .trace import title
 from .tracer import Run
@@ -37,14 +41,15 @@ def cut(
     example: Any,
     balance: Balance = "time",
     *,
-    call: str | Run = "one",
+    call: str | Run | None = None,
     fewer: Any = None,
     strategy: str = "pipeline",
     option: str = "--ranks",
 ) -> Cut:
     """Cut `model` into `stages`; `example` is an input of two samples or more, on the model's device.
 
-    `call` is how the model takes its input: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`).
+    `call` is how the model takes its input: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`); without
+    it what fits the signature of its forward. A function of model and input says what of the output is wanted, too.
     `fewer` is one of another number of samples; without it, `example` less the last row of each tensor.
     `balance` says what the stages are to have equal shares of: "time", "parameters" or "memory" (weights, gradients and
     what is kept for the backward pass). By hand: the number of layers of each stage, or the names of the layers that
@@ -59,10 +64,15 @@ def cut(
             f'{strategy} cannot cut {type(model).__name__}: "{computed}" is computed from parameters and kept as an '
             "attribute (the older weight_norm, prune); use torch.nn.utils.parametrizations, or use ddp"
         )
+    run = call if callable(call) else Calling(chosen_call(call, model, lambda: (example, None))).output
     with untouched(model) as mirror:
+        if reached := _reached_from_outside(model, mirror, example, run):
+            raise Refused(
+                f'{strategy} cannot cut {type(model).__name__}: "{reached}" is used by a hook or a function that holds the '
+                "model itself, which no stage has whole; reach it through the module that calls the hook, or use ddp"
+            )
         if fewer is None:
             fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
-        run = Calling(call).output if isinstance(call, str) else call
         program, other = faithful_program(mirror, example, fewer, strategy, stages, run)
         layers = measure(program, copy.deepcopy(mirror), example)
     seams = find_seams(program, model)
@@ -86,6 +96,22 @@ def _computed(model: nn.Module) -> str | None:
             if isinstance(value, Tensor) and value.grad_fn is not None:
                 return f"{path}.{name}" if path else name
     return None
+
+
+def _reached_from_outside(model: nn.Module, mirror: nn.Module, example: Any, run: Run) -> str | None:
+    """A tensor of the model that calling its copy uses: a closure holds the model, and copies hold the same closure."""
+    copied = {id(tensor) for _, tensor in tensors(mirror)}
+    own = {id(tensor): name for name, tensor in tensors(model) if id(tensor) not in copied}
+    found: list[str] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.extend(own[id(tensor)] for tensor in nest.leaves((args, kwargs or {})) if id(tensor) in own)
+            return function(*args, **(kwargs or {}))
+
+    with suppress(Exception), torch.no_grad(), Watch():  # a model that fails is refused with its own reason
+        run(copy.deepcopy(mirror), nest.each(example, torch.clone))
+    return found[0] if found else None
 
 
 def _cost(layer: Layer, balance: str) -> float:

@@ -86,6 +86,7 @@ class Form(nest.Leaf):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    dense: bool = True  # a sparse one stays within its stage
 
     @property
     def bytes(self) -> int:
@@ -114,7 +115,7 @@ def form(value: Any) -> Any:
     if inner is not None:
         return nest.rebuilt(value, [form(item) for item in inner])
     if isinstance(value, Tensor):
-        return Form(tuple(value.shape), value.dtype)
+        return Form(tuple(value.shape), value.dtype, value.layout == torch.strided)
     if isinstance(value, torch.Size):
         return Extent(len(value))
     if isinstance(value, bool | int | float):
@@ -219,7 +220,9 @@ class Wire:
 
     @property
     def stuck(self) -> bool:
-        return any(isinstance(leaf, Stuck) for leaf in nest.items(self.form))
+        return any(
+            isinstance(leaf, Stuck) or (isinstance(leaf, Form) and not leaf.dense) for leaf in nest.items(self.form)
+        )
 
 
 def _as_tensor(leaf: Form | Extent | type) -> Form:

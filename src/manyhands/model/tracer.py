@@ -153,8 +153,6 @@ class Tracer(fx.Tracer):
         if self._aside() or another_name:
             return forward(*args, **kwargs)
         if m not in self.known:  # made by the forward itself: `nn.CrossEntropyLoss()(logits, labels)`
-            if nest.first([*m.parameters(), *m.buffers()]) is not None:
-                raise RuntimeError(f"its forward makes a {type(m).__name__}, which has tensors of its own")
             return forward(*args, **kwargs)
         before = generators()
         try:
@@ -262,7 +260,7 @@ class Tracer(fx.Tracer):
     def _remember(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
         for tensor in nest.leaves(value):
-            if tensor.numel():
+            if tensor.numel() and tensor.layout == torch.strided:
                 self.made.setdefault(tensor.untyped_storage().data_ptr(), node)
 
     def _aside(self) -> bool:

@@ -72,9 +72,13 @@ def efficiency(run: Run, baseline: Run) -> float | None:
 
 
 def setting(run: Run) -> tuple[Any, ...]:
-    """What must be equal before two speeds may be compared: task, batch size and machine."""
+    """What must be equal before two speeds may be compared: task, batch size and machine.
+
+    A script has the batch size it wants: most take a fixed one per rank, so that more ranks mean larger steps.
+    """
     machine = run.environment or {}
-    return run.task, run.batch_size, machine.get("cpu"), machine.get("gpu"), machine.get("cores")
+    batch_size = None if run.strategy == "script" else run.batch_size
+    return run.task, batch_size, machine.get("cpu"), machine.get("gpu"), machine.get("cores")
 
 
 def measured(runs: Sequence[Run]) -> list[Run]:
@@ -83,9 +87,12 @@ def measured(runs: Sequence[Run]) -> list[Run]:
 
 
 def baselines(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """The `single` runs this one may be compared with, fewest threads first."""
-    wanted = "single", setting(run), kind(run), run.precision
-    singles = [one for one in measured(runs) if (one.strategy, setting(one), kind(one), one.precision) == wanted]
+    """The `single` runs this one may be compared with, fewest threads first; for a script, those on one rank."""
+    alone = "script" if run.strategy == "script" else "single"
+    wanted = alone, 1, setting(run), kind(run), run.precision
+    singles = [
+        one for one in measured(runs) if (one.strategy, one.ranks, setting(one), kind(one), one.precision) == wanted
+    ]
     return sorted(singles, key=lambda one: one.threads or 0)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from ..record.run import Run
 from ..record.slow_rank import slow_name
 from .comparing import baselines, measured, names, relation, setting, speedup, surely_same
-from .figures import accuracy, kind, largest_phase, number, percent, speed, speeds
+from .figures import accuracy, kind, largest_phase, number, percent, phase_times, speed, speeds
+from .script_words import is_script, script_verdict
 
 LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence
 MORE_ROUNDS = 9  # where a comparison had none or one
@@ -49,6 +50,9 @@ class _Comparison:
     # -- the verdict --------------------------------------------------------------------------------------------
 
     def verdict(self) -> str:
+        scripts = sorted((run for run in self.runs if _measured_script(run)), key=lambda run: run.ranks)
+        if scripts and all(map(is_script, self.runs)) and len({setting(run) for run in scripts}) == 1:
+            return script_verdict(scripts)
         if not self.ranking:
             return "No run was measured to its end, so there is nothing to compare."
         if len(self.ranking) == 1:
@@ -144,7 +148,7 @@ class _Comparison:
 
     def much_slower(self) -> list[str]:
         """The slowest strategy, when it is much slower than the fastest run, with the phase that takes its time."""
-        if not self.strategies or len({setting(run) for run in self.ranking}) > 1:
+        if not self.strategies or any(map(is_script, self.runs)) or len({setting(run) for run in self.ranking}) > 1:
             return []
         slowest = self.strategies[-1]
         rival = self.strategies[0] if len(self.strategies) > 1 else self.ranking[0]
@@ -155,6 +159,11 @@ class _Comparison:
         if rival.strategy != "single":  # else the verdict has told how much slower
             parts.insert(0, f"is {_times(ratio)} slower than {self.name(rival)}")
         return [f"{self.name(slowest)} {' and '.join(parts)}."] if parts else []
+
+
+def _measured_script(run: Run) -> bool:
+    """Its samples may not be known, its steps are."""
+    return is_script(run) and run.status == "done" and bool(phase_times(run))
 
 
 def _tied(ranking: Sequence[Run]) -> list[Run]:

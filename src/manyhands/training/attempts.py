@@ -26,6 +26,7 @@ from .checkpoints.checkpoint import CONDITIONS, Checkpoint, published
 from .checkpoints.conditions import changes, conditions
 from .checkpoints.resuming import earlier, newest, put_aside
 from .checkpoints.same_task import fingerprint, refuse_other_task
+from .evaluate import failing_metric
 from .orders import RankOrders
 from .proof.probe import probe
 from .rank_training import Outcome, RankTraining
@@ -104,6 +105,10 @@ class Attempts:
         run.exact, run.exact_reason = exactness(strategy, job)
         if run.exact and job.proof.unchecked:
             self.note(f"exact was not checked before the start: {job.proof.unchecked}")
+        if self.engine.leads and (failing := failing_metric(job)) is not None:
+            self.note(
+                f"tried on two samples, {failing}; if it does on whole batches, the run ends after its first epoch"
+            )
 
     # ------------------------------------------------------------ where they start from
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.feed import each_once
+from ..data.process_state import seeded
 from ..data.sources import Source
 from ..errors import BadInput
 from ..strategies.job import Job, StepSettings
@@ -45,6 +46,25 @@ def evaluate(
     weigh(job)
     model = with_weights(job.model, weights).to(torch.device(device))
     return evaluate_model(job, model, source, torch.device(device))
+
+
+@torch.no_grad()
+def failing_metric(job: Job) -> str | None:
+    """What a metric says of two test samples, where it fails on them: known now, not after an epoch."""
+    if job.test is None or not job.task.metrics:
+        return None
+    model, calling, _ = job.copies()
+    try:
+        with seeded(job.task.seed):
+            input, target, count = next(each_once(job.test, 2, torch.device("cpu")))
+            output = calling.output(model.eval(), input)
+    except Exception:  # a test set or model that cannot be tried so is the ranks' to name
+        return None
+    try:
+        Metrics(job.task.metrics, torch.device("cpu")).update(output, target, count)
+    except BadInput as problem:
+        return str(problem)
+    return None
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -5,15 +5,16 @@ import signal
 import sys
 import time
 
-import torch
-from sibling import make_model  # beside this file
-
 how = sys.argv[1]
-rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-culprit = ranks - 1  # the last rank
 if how == "never":
     print("no training here")
     sys.exit(int(sys.argv[2]))
+
+import torch  # noqa: E402
+from sibling import make_model  # noqa: E402 (beside this file)
+
+rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+culprit = ranks - 1  # the last rank
 assert __name__ == "__main__"
 assert os.path.isabs(__file__)
 if how == "chdir":

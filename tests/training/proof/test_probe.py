@@ -259,3 +259,20 @@ class Unreadable(torch.utils.data.Dataset):
 def test_a_first_sample_that_cannot_be_read_is_bad_input() -> None:
     with pytest.raises(mh.BadInput, match=r"task\.train: sample 0 cannot be read: OSError: no such picture"):
         quick_fit(make_task(train=Unreadable()), max_steps=1)
+
+
+class Masked(Net):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return super().forward(x if mask is None else x * mask)
+
+
+def test_a_model_that_another_call_would_suit_is_refused_with_its_name() -> None:
+    """A pair for `forward(x, mask=None)` stays one input, and a rank failed with an error about tuples."""
+    with pytest.raises(mh.BadInput, match=r'fails when it is called as model\(input\) .* works as .*; set call="args"'):
+        proven(task_of(Masked, train=((VECTORS, VECTORS > 0), LABELS)))
+    assert proven(task_of(Masked, train=((VECTORS, VECTORS > 0), LABELS), call="args")).proof.unchecked is None
+
+
+def test_the_call_is_found_from_what_the_augmentation_gives() -> None:
+    task = task_of(Masked, augment=lambda x, keys: {"x": x, "mask": x > 0})
+    assert proven(task).calling.call == "kwargs"

@@ -30,8 +30,7 @@ class Board:
 
     def __init__(self, ranks: int, fd: int | None = None):
         self.ranks = ranks
-        self._file = None if fd is not None else tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the board)
-        self.fd = self._file.fileno() if self._file is not None else int(fd or 0)
+        self.fd = _unnamed_file() if fd is None else fd
         size = ranks * ROW * 8
         if fd is None:
             os.ftruncate(self.fd, size)
@@ -43,6 +42,9 @@ class Board:
                 row = self.row(rank)
                 row[BEAT_PHASE], row[BEAT_SINCE] = STARTING, time.monotonic_ns()
                 self.floats(rank)[LOSS] = float("nan")
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
     def row(self, rank: int) -> memoryview:
         return self._cells[rank * ROW : (rank + 1) * ROW]
@@ -56,3 +58,10 @@ class Board:
         row = self.row(rank)
         number = row[BEAT_PHASE]
         return row[BEAT_STEP], PHASE_NAMES[number] if 0 <= number < len(PHASE_NAMES) else "other"
+
+
+def _unnamed_file() -> int:
+    """A file that is gone with the last process that holds it."""
+    fd, path = tempfile.mkstemp(prefix="manyhands-")
+    os.unlink(path)
+    return fd

@@ -66,7 +66,8 @@ class Hooks:
             return load
 
         self._patches.wrap(dataloader.DataLoader, "__iter__", lambda original: loading(original, False))
-        self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", lambda original: loading(original, True))
+        iterator = getattr(dataloader, "_BaseDataLoaderIter", None)  # not public: without it, loading is not seen
+        self._patches.wrap(iterator, "__next__", lambda original: loading(original, True))
 
     def _watch_transfers(self) -> None:
         steps, thread = self.steps, self._thread

@@ -23,11 +23,15 @@ STRATEGY = "script"
 
 @dataclass(frozen=True)
 class Script:
-    """What is run: a file, or with `module` the name of a module, and the arguments that are the script's own."""
+    """What is run: a file, or with `module` the name of a module, and the arguments that are the script's own.
+
+    `ranks`: None starts it as plain Python would, a number as torchrun would.
+    """
 
     script: str
     arguments: Sequence[str] = ()
     module: bool = False
+    ranks: int | None = None
 
     @property
     def name(self) -> str:
@@ -38,6 +42,8 @@ class Script:
         return [*(["-m"] if self.module else []), self.script, *self.arguments]
 
     def check(self) -> None:
+        if self.ranks is not None and self.ranks < 1:
+            raise BadInput(f"--ranks must be 1 or more (found {self.ranks})")
         if self.module:
             self._check_module()
             return
@@ -68,7 +74,6 @@ class Script:
 
 def measure(
     script: Script,
-    ranks: int | None = None,
     run_dir: str | Path | None = None,
     name: str | None = None,
     command: str | None = None,
@@ -76,15 +81,13 @@ def measure(
 ) -> tuple[Run, int]:
     """Run the script and return its record and its exit code; a rank that fails raises RankFailed with the record.
 
-    `ranks`: None starts it as plain Python would, a number as torchrun would. `stdout`: a descriptor for what it prints.
+    `stdout`: a descriptor for what it prints.
     """
     script.check()
-    if ranks is not None and ranks < 1:
-        raise BadInput(f"--ranks must be 1 or more (found {ranks})")
     run = Run(
         task=name or script.name,
         strategy=STRATEGY,
-        ranks=ranks or 1,
+        ranks=script.ranks or 1,
         command=command,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=None,
@@ -94,7 +97,7 @@ def measure(
     with held(run_dir):
         live = Live(run, run_dir)
         began = time.monotonic()
-        processes = Ranks(script.command, run.ranks, ranks is not None, stdout)
+        processes = Ranks(script.command, run.ranks, script.ranks is not None, stdout)
         interrupted = False
         try:
             processes.wait(lambda board: _tell(live, board))

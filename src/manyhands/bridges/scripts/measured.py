@@ -22,7 +22,8 @@ def fill(run: Run, board: Board, left: Sequence[dict[str, Any]], began: float) -
     run.environment = environment()
     if not any(item["steps"] for item in figures):
         used = any(item.get("used_torch", True) for item in left)
-        run.notes.append(NEVER_TRAINED if used else NEVER_USED_TORCH)
+        unhooked = [problem for item in left for problem in item.get("unhooked", ())]
+        run.notes.append(unhooked[0] if unhooked else NEVER_TRAINED if used else NEVER_USED_TORCH)
         return
     for name, value in summarise(figures, run.ranks).items():
         setattr(run, name, value)

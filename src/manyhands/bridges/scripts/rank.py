@@ -44,7 +44,15 @@ def main() -> None:
     row = board.row(int(rank))
     steps = Steps(row, board.floats(int(rank)))
     measured: list[Hooks] = []
-    OnImport("torch", lambda: measured.append(Hooks(steps)))
+    unhooked: list[str] = []
+
+    def hook() -> None:
+        try:
+            measured.append(Hooks(steps))
+        except Exception as problem:  # another torch than we know: the script goes on all the same
+            unhooked.append(f"nothing could be measured with this torch ({problem})")
+
+    OnImport("torch", hook)
     process = os.getpid()
     code: int = 0
     failure: dict[str, Any] | None = None
@@ -62,7 +70,7 @@ def main() -> None:
         sys.exit(code)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the figures are whole, or not there
     row[BEAT_PHASE] = ENDED
-    figures = {"rank": int(rank), "code": code, "failure": failure}
+    figures = {"rank": int(rank), "code": code, "failure": failure, "unhooked": unhooked}
     with contextlib.suppress(Exception):  # a broken device, say: what the board has stays
         figures |= _figures(steps, measured[0] if measured else None)
     with os.fdopen(int(figures_fd), "w") as file:

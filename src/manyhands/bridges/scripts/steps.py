@@ -45,6 +45,7 @@ class Steps:
         self._trained: set[int] = set()  # modules that were called for a gradient
         self._began: Any = None  # when the step at hand began; None: no step is at hand
         self._began_at = self._cut_at = 0  # the same, and the last update's end, on the host's clock
+        self._left_at = 0  # when an evaluation was last known to go on
         self._marks: list[Mark] = []
         self._cut = 0  # marks up to the last update; 0: there was none yet
         self._closed, self._open = Share(), Share()  # up to the last update, and after it
@@ -184,8 +185,11 @@ class Steps:
 
     def _discard(self) -> None:
         """What came after the last step is in none."""
-        if self._began is not None:
-            self.evaluation += monotonic_ns() - self._began_at
+        now = monotonic_ns()
+        since = self._left_at if self._began is None else self._began_at
+        if since:
+            self.evaluation += now - since
+        self._left_at = now
         self._row[EVALUATION] = self.evaluation
         self._began, self._open, self._idle, self._called = None, Share(), False, False
         self._marks.clear()

@@ -91,6 +91,8 @@ def replica_rules(strategy: Strategy, job: Job, gathers: bool) -> ReplicaRules:
 def _output_rule(strategy: Strategy, outputs: tuple[Any, Any], samples: tuple[int, int]) -> Rule:
     advice = "use balanced_data_parallel, which leaves them where they are"
     single = next((tensor for tensor in nest.leaves(outputs[0]) if not tensor.dim()), None)
+    if any(tensor.layout != torch.strided for tensor in nest.leaves(outputs[0])):
+        raise refuse(strategy, f"gathers outputs, which sparse tensors do not allow; {advice}")
     try:
         rule = learn(*outputs, samples)
     except Unsplittable as problem:

@@ -38,8 +38,8 @@ def cut_model(
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
         raise refuse(
             strategy,
-            f"cuts models whose input holds the same number of tensors in every batch (found {type(example).__name__}s "
-            "that grow with the number of samples); stack them in task.collate, or use ddp",
+            f"cuts models whose input holds the same number of tensors in every batch (found {_growing(example, fewer)} "
+            "that grows with the number of samples); stack it, or leave it out, in task.collate, or use ddp",
         )
     if _beside_tensors(example) != _beside_tensors(fewer):
         raise refuse(
@@ -66,6 +66,15 @@ def cut_model(
             "use model_parallel, or chunks=1",
         )
     return pieces
+
+
+def _growing(more: Any, fewer: Any) -> str:
+    """The first list with an entry per sample, in words."""
+    inner, others = nest.children(more) or [], nest.children(fewer) or []
+    if len(inner) != len(others):
+        return f"a {type(more).__name__} of {type(inner[0]).__name__}"
+    pairs = zip(inner, others, strict=True)
+    return next((found for one, other in pairs if (found := _growing(one, other))), "")
 
 
 def _beside_tensors(input: Any) -> list[str]:

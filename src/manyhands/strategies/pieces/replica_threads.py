@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import nest
+from ...model.layer_costs import dense_parts
 
 
 class Threads:
@@ -202,9 +203,9 @@ def saved_bytes(weights: Sequence[Tensor]) -> Iterator[dict[int, int]]:
     found: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in held:
-            found[storage.data_ptr()] = storage.nbytes()
+        for part in dense_parts(tensor):
+            if (storage := part.untyped_storage()).data_ptr() not in held:
+                found[storage.data_ptr()] = storage.nbytes()
         return tensor.detach() if tensor.grad_fn is not None else tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

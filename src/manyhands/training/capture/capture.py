@@ -85,8 +85,6 @@ def why_not(worker: Worker, data: Resident | None, job: Job) -> str | None:
         return "the training data is not on the GPU (a Dataset, or too large for its memory)"
     if job.order.samples < job.order.batch_size * job.settings.accumulate:
         return "the data is smaller than one update's batches"
-    if job.task.ema is not None:
-        return "the average of the weights (ema) is kept after every step"
     if not job.settings.fuse:
         return "the optimizer is told not to run fused"
     optimizer = worker.updater.optimizer

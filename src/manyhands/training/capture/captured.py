@@ -150,8 +150,9 @@ class Captured(Worker):
         return losses
 
     def _fits(self, batch: Batch) -> bool:
-        if self.stopped is not None:
-            return False
+        average = self.worker.updater.average
+        if self.stopped is not None or (average is not None and not average.begun):
+            return False  # (the update that begins the average is not like those that move it)
         whole = batch.count == self.batch_count and batch.step.group_total == self._whole.group_total
         return whole and (bool(self._pending) or batch.step.number % self.accumulate == 0)
 

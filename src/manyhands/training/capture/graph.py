@@ -61,6 +61,8 @@ def run(captured: Captured, program: Callable[[], None]) -> None:
 def recorded(captured: Captured, units: int) -> Replay:
     """A CUDA graph of the program; its memory is its own."""
     graph = torch.cuda.CUDAGraph()
+    if (average := captured.worker.updater.average) is not None:
+        average.begun = True  # recorded updates move it
     torch.cuda.synchronize(captured.data.device)
     try:
         with _capturable(captured), torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -119,6 +121,10 @@ class Before:
             for parameter, state in worker.updater.optimizer.state.items()
         }
 
+        self._average = worker.updater.average
+        self._begun = self._average is not None and self._average.begun
+        self._averaged = {name: value.clone() for name, value in self._average.values.items()} if self._average else {}
+
     def _model_tensors(self) -> Iterator[Tensor]:
         yield from self.worker.plain.parameters()
         yield from self.worker.plain.buffers()
@@ -132,6 +138,10 @@ class Before:
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     value.copy_(kept[key]) if key in kept else value.zero_()
+        if self._average is not None:
+            self._average.begun = self._begun
+            for name, value in self._averaged.items():
+                self._average.values[name].copy_(value)
         self.worker.updater.optimizer.zero_grad(set_to_none=True)
 
     def now(self) -> list[Tensor]:
