@@ -45,8 +45,11 @@ def make_model() -> nn.Module:
     )  # fmt: skip
 
 
-def batches(steps: int) -> Iterator[Any]:
-    data = TensorDataset(torch.randn(50 * BATCH, 1, 28, 28), torch.randint(10, (50 * BATCH,)))
+def make_data() -> TensorDataset:
+    return TensorDataset(torch.randn(50 * BATCH, 1, 28, 28), torch.randint(10, (50 * BATCH,)))
+
+
+def batches(data: TensorDataset, steps: int) -> Iterator[Any]:
     left = steps
     while left > 0:
         for batch in DataLoader(data, BATCH, shuffle=True):
@@ -61,7 +64,7 @@ def train(steps: int, device: str, told: str) -> None:
     model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     clock, times, began = time.perf_counter, [0.0] * 4, 0.0
-    source = batches(steps)
+    source = batches(make_data(), steps)
     for step in range(steps):
         if step == WARM_UP:
             _wait(device)
@@ -102,7 +105,7 @@ def hooks_alone(pairs: int, block: int, device: str) -> list[float]:
     steps = Steps(board.row(0), board.floats(0))
     model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    source = batches((2 * pairs + 8) * block)
+    source = batches(make_data(), (2 * pairs + 8) * block)
 
     def median_step() -> float:
         took, start = [], time.perf_counter()

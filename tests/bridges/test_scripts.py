@@ -109,7 +109,7 @@ def test_loops_that_libraries_write(command: Command, library: str, ranks: int) 
     record, _ = run(command, str(SCRIPTS / script), "out", ranks=ranks)
     assert told(record) == ("done", ranks, *expected[ranks])
     assert all(record["phases_ms"][name] > 0 for name in (*MEASURED, "load"))
-    assert (record["phases_ms"]["communication"] > 0) == (ranks > 1)
+    assert record["phases_ms"]["communication"] > 0 or ranks == 1
     assert record["evaluation_seconds"] > 0
     assert record["accumulate"] == (2 if library == "transformers" else 1)
 

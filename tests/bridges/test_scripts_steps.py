@@ -274,7 +274,7 @@ def test_a_torch_without_the_private_parts_is_measured_as_far_as_it_goes(
             step(net, x, y, optimizer)
 
     assert heard(loop).totals.steps == 2
-    assert _Wrapped(nn.Linear(1, 1)).news(last=True) == (0, 0, 0)
+    assert _Wrapped(nn.Linear(1, 1)).news() == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

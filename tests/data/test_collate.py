@@ -50,6 +50,8 @@ def test_what_torch_cannot_collate_keeps_its_type() -> None:
     assert (type(batch), batch.label.tolist(), batch.name) == (Sample, [1, 2], ["a", "a"])
     assert collate([(ONE, None)] * 2)[1] is None
     assert collate([{"x": ONE, "mask": None}] * 2)["mask"] is None
+    assert collate([{"text": None}, {"text": "a"}])["text"] == [None, "a"]
+    assert collate([{"text": "a"}, {"text": None}])["text"] == ["a", None]
     own = collate([UserDict(x=ONE, y=1)] * 2)
     assert (type(own), own["x"].shape) == (UserDict, (2, 3))
 
@@ -84,6 +86,7 @@ def test_lists_of_numbers_under_a_name_are_rows() -> None:
         ([{"x": ONE}, {"x": ONE, "extra": 1}], r'only some samples hold "extra"; give every sample the same keys'),
         ([{"x": ONE, "z": 1}, {"x": ONE, "z": None}], r'some samples hold None under "z" and others do not'),
         ([{"x": ONE}, {"x": None}], r'some samples hold None under "x" and others do not'),
+        ([{"x": [1, 2]}, {"x": None}], r'some samples hold None under "x" and others do not'),
         ([{"when": datetime.date(2020, 1, 1)}], r'samples hold a date under "when", which cannot be put into a batch'),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,20 @@ def rates(run: Any) -> list[float]:
 @pytest.mark.parametrize("strategy", ["ddp", "pipeline", "parameter_server", "hogwild", "local_sgd"])
 def test_every_process_follows_the_loss_of_an_epoch(strategy: str) -> None:
     """It was refused: schedules moved on after every update, without a figure."""
-    task = make_task(schedule=plateau, epochs=4)
-    single, run = quick_fit(task), quick_fit(task, strategy, ranks=2)
+    single, run = alone(), quick_fit(make_task(schedule=plateau, epochs=4), strategy, ranks=2)
     assert rates(single) == rates(run) == [0.1, 0.1, 0.05, 0.025]  # the first loss is better than none
     if run.exact:
         assert distance(single, run) < 1e-5
-    plain = quick_fit(make_task(epochs=2), strategy, ranks=2)
-    if strategy != "hogwild":  # (where no run is like another)
-        assert [entry["loss"] for entry in run.epochs[:2]] == [entry["loss"] for entry in plain.epochs]
+
+
+@cache
+def alone() -> Any:
+    return quick_fit(make_task(schedule=plateau, epochs=4))
+
+
+def test_it_moves_between_epochs_alone() -> None:
+    plain = quick_fit(make_task(epochs=2))
+    assert [entry["loss"] for entry in alone().epochs[:2]] == [entry["loss"] for entry in plain.epochs]
 
 
 def test_the_figure_is_the_test_loss_or_that_of_training() -> None:

@@ -45,7 +45,7 @@ def test_samples_pass_the_model_by_the_batch_size_or_as_many_as_asked() -> None:
     ):
         Counting.sizes.clear()
         results.append(mh.evaluate(task, weights, eval_batch_size=asked))
-        assert Counting.sizes == sizes
+        assert [size for size in Counting.sizes if size > 2] == sizes  # two samples are tried before
     assert results[0]["per_class"] == results[1]["per_class"]
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-6)
     with pytest.raises(mh.BadInput, match=r"task.eval_batch_size must be a whole number of at least 1 \(found 0\)"):

@@ -29,7 +29,7 @@ def collate(samples: Sequence[Any], at: str = "") -> Any:
     first = samples[0]
     if isinstance(first, Tensor | np.ndarray):
         return _stacked(samples, at)
-    if any(sample is None for sample in samples):
+    if first is None:
         return _nothing(samples, at)
     if isinstance(first, Mapping) or nest.attribute_names(first) is not None:
         return _by_name(samples, at)
@@ -37,26 +37,33 @@ def collate(samples: Sequence[Any], at: str = "") -> Any:
         return _by_place(samples, at)
     try:
         return default_collate(list(samples))
-    except TypeError as problem:
+    except (TypeError, RuntimeError) as problem:
+        if any(sample is None for sample in samples):
+            return _nothing(samples, at)
         raise BadInput(
             f"samples hold a {type(first).__name__}{at}, which cannot be put into a batch; leave it out of the samples, "
             "or give task.collate"
         ) from problem
 
 
-def _nothing(samples: Sequence[Any], at: str) -> None:
-    if any(sample is not None for sample in samples):
+def _nothing(samples: Sequence[Any], at: str) -> Any:
+    """Of samples that hold None: None, where all do; texts with gaps stay a list."""
+    there = [sample for sample in samples if sample is not None]
+    if there and all(isinstance(sample, str) for sample in there):
+        return list(samples)
+    if there:
         raise BadInput(f"some samples hold None{at} and others do not; give task.collate, which makes a batch of both")
+    return None
 
 
 def _by_name(samples: Sequence[Any], at: str) -> Any:
     columns = [_entries(sample) for sample in samples]
     names = columns[0].keys()
     for column in columns:
-        if different := names ^ column.keys():
+        if column.keys() != names:
+            different = sorted(map(str, names ^ column.keys()))
             raise BadInput(
-                f'only some samples hold "{sorted(map(str, different))[0]}"{at}; give every sample the same keys, '
-                "or give task.collate"
+                f'only some samples hold "{different[0]}"{at}; give every sample the same keys, or give task.collate'
             )
     return nest.rebuilt(
         samples[0],
@@ -95,7 +102,9 @@ def numbers(value: Any) -> Tensor | None:
 
 def _by_place(samples: Sequence[Any], at: str) -> Any:
     first = samples[0]
-    lengths = sorted({len(sample) for sample in samples})
+    if any(sample is None for sample in samples):
+        return _nothing(samples, at)
+    lengths = sorted(set(map(len, samples)))
     if len(lengths) > 1:
         raise BadInput(
             f"samples hold lists of different lengths{at} ({lengths[0]} and {lengths[-1]}); "

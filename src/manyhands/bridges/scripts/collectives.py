@@ -111,7 +111,7 @@ class Collectives:
         if not last and steps % (READ_FIRST if steps < FIRST_STEPS else READ_EVERY):
             return
         for wrapped in self._wrapped:
-            exposed, hidden, payload = wrapped.news(last)
+            exposed, hidden, payload = wrapped.news(self.steps.totals.backwards if last else 0)
             self.steps.totals.expose(exposed)
             self.steps.totals.overlapped += hidden
             self.steps.totals.bytes += payload
@@ -127,14 +127,19 @@ class _Wrapped:
     def __init__(self, module: Any):
         self._module: Callable[[], Any] = weakref.ref(module)
         self._known = (0, 0, 0)
+        self._all = getattr(module, "device_type", "") == "cpu"  # every pass is timed, not some of them
         try:
-            if module.device_type == "cpu":
+            if self._all:
                 module._set_ddp_runtime_logging_sample_rate(1)
         except (AttributeError, RuntimeError):  # this torch has other names for it: backward stays whole
             self._module = lambda: None
 
-    def news(self, last: bool) -> tuple[int, int, int]:
-        """Nanoseconds the backward passes stood still for communication and had it hidden, and bytes, since the last look."""
+    def news(self, passes_made: int = 0) -> tuple[int, int, int]:
+        """Nanoseconds the backward passes stood still for communication and had it hidden, and bytes, since the last look.
+
+        `passes_made`, at the end: where some passes were timed, they stand for all. A pass is known when the next one
+        begins; the last one stays with backward, for guessing it from the mean would take away what others computed.
+        """
         module = self._module()
         if module is None:
             return 0, 0, 0
@@ -143,7 +148,8 @@ class _Wrapped:
         except (AttributeError, RuntimeError):
             return 0, 0, 0
         passes = figures.get("iteration", 0)
-        passes += bool(passes and last)  # a pass is counted when the next one begins
+        if not self._all:
+            passes = max(passes, passes_made)
         hidden = figures.get("avg_backward_compute_comm_overlap_time", 0) * passes
         exposed = max(0, figures.get("avg_backward_comm_time", 0) * passes - hidden)
         now = exposed, hidden, figures.get("total_parameter_size_bytes", 0) * passes

@@ -38,6 +38,9 @@ INTERRUPTED = 130
 def main() -> None:
     board_fd, figures_fd, rank, ranks, *command = sys.argv[1:]
     _end_with_parent()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored in background jobs; here only the caller sends it
     for fd in (board_fd, figures_fd):
         os.set_inheritable(int(fd), False)
     board = Board(int(ranks), int(board_fd))

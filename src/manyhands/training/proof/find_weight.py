@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-import torch
-
 from ...data.sources import Source, TensorSource
 from ...strategies.job import Job
 from .counted import Counted, at, forms
@@ -117,9 +115,9 @@ def suggestion(whole: tuple[Any, float], parts: list[tuple[Any, float]]) -> str 
     for ignore in (PASSED_OVER, 0, -1, 255):
         for form in forms(whole[0], ignore):
             units = [float(form(target)) for target, _ in parts]
-            if not sum(units) or len(set(units)) == 1:
+            if not sum(units):
                 continue
             mean = sum(loss * number for (_, loss), number in zip(parts, units, strict=True) if number) / sum(units)
-            if abs(mean - whole[1]) <= 10 * NOISE * abs(mean) and torch.isfinite(torch.tensor(mean)):
+            if abs(mean - whole[1]) <= 10 * NOISE * abs(mean):  # false for what is not a number
                 return form.line()
     return None
