@@ -24,7 +24,8 @@ from tests.breakable import toy
 from tests.training.checkpoints.test_checkpoint import made
 
 SOURCE = Path(mh.__file__).parent
-PICKLE_BETWEEN_PROCESSES = {"world"}  # pipes and anonymous files between processes of one program
+PICKLE_BETWEEN_PROCESSES = {"world", "data/handover.py"}  # pipes and anonymous files between processes of one program
+RUNS_A_SCRIPT = "bridges/scripts/rank.py"  # `manyhands run SCRIPT` is asked to
 FORBIDDEN = {
     ("torch", "load"),
     ("torch", "save"),
@@ -61,7 +62,8 @@ def test_no_call_that_could_run_what_a_file_says() -> None:
         for file, node, owner, name in calls()
         if (owner, name) in FORBIDDEN or (not owner and name in ("eval", "exec", "__import__"))
     ]
-    assert found == []
+    assert [at for at in found if not at.startswith(RUNS_A_SCRIPT)] == []
+    assert len(found) <= 1
 
 
 def test_pickle_only_between_processes_of_one_program() -> None:
@@ -70,7 +72,7 @@ def test_pickle_only_between_processes_of_one_program() -> None:
         for file, node, owner, name in calls()
         if owner in ("pickle", "cloudpickle", "dill")
         and name in UNPICKLERS
-        and file.relative_to(SOURCE).parts[0] not in PICKLE_BETWEEN_PROCESSES
+        and not {file.relative_to(SOURCE).parts[0], str(file.relative_to(SOURCE))} & PICKLE_BETWEEN_PROCESSES
     ]
     assert found == []
     names = [

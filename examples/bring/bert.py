@@ -14,6 +14,6 @@ task = mh.Task(
     model=partial(BertForSequenceClassification, config),
     train=[{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row[0] % 4} for row in tokens],
     target="labels",
-    optimizer=partial(torch.optim.AdamW, lr=1e-3),
+    optimizer=partial(torch.optim.SGD, lr=0.1),
     batch_size=16,
 )

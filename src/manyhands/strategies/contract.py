@@ -237,4 +237,9 @@ def _objection(traits: Traits, job: Job) -> str | None:
         return "bf16 rounds every part of a batch by itself"
     if traits.shards_batch and found.coarse:
         return f"the forward pass computes in {found.coarse}, which rounds every part of a batch by itself"
+    if traits.shards_batch and found.rounding:
+        return (
+            f'numbers of "{found.rounding}" have a gradient of rounding alone (the loss does not depend on them), of which '
+            "the optimizer makes steps that differ with the order of sums; use SGD, or freeze them"
+        )
     return None

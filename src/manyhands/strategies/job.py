@@ -74,6 +74,7 @@ class Proof:
     writes: tuple[str, ...] = ()  # parameters that the forward pass writes
     unused: frozenset[str] = frozenset()  # trained parameters that some of the passes did not reach
     coarse: str | None = None  # the 16-bit type that the forward pass computes in
+    rounding: str | None = None  # a parameter whose gradient is rounding alone, of which the optimizer makes steps
     reseeds: bool = False  # Python's or numpy's generator is drawn from: it must be seeded for each step
     unchecked: str | None = None  # why there is no proof
 

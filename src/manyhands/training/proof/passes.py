@@ -170,17 +170,22 @@ def difference(one: Pass, parts: Sequence[Pass]) -> float:
     if not np.isfinite(apart):
         return 0.0 if not np.isfinite(one.loss) else float("inf")  # a loss that is not finite ends the fit anyway
     largest = max((float(g.abs().max()) for g in one.gradients.values() if g is not None and g.numel()), default=0.0)
+    for _, mine, total in gradients_of(one, parts):
+        scale = max(float(mine.abs().max()), 1e-2 * largest, 1e-30)
+        apart = max(apart, 0.1 * float((mine - total).abs().max()) / scale)
+    return apart
+
+
+def gradients_of(one: Pass, parts: Sequence[Pass]) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Of every parameter that was reached: its name, its gradient of the whole pass, and the one from the parts."""
     for name, gradient in one.gradients.items():
         found = [(part.units / one.units, part.gradients.get(name)) for part in parts if part.units]
         terms = [share * own for share, own in found if own is not None]
         if gradient is None and not terms:
             continue
         mine = torch.zeros_like(terms[0]) if gradient is None else gradient
-        total = sum(terms, torch.zeros_like(mine))
         if mine.numel():
-            scale = max(float(mine.abs().max()), 1e-2 * largest, 1e-30)
-            apart = max(apart, 0.1 * float((mine - total).abs().max()) / scale)
-    return apart
+            yield name, mine, sum(terms, torch.zeros_like(mine))
 
 
 def same_loss(one: Pass, other: Pass) -> bool:

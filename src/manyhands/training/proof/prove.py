@@ -45,6 +45,7 @@ from .passes import (
     same_loss,
     unused_in,
 )
+from .rounding import rounding_alone
 from .samples import Take
 
 SAMPLES = ((0.02, 16), (0.1, 8), (2.0, 5))  # how many are tried where a pass over two takes at most so many seconds
@@ -182,6 +183,8 @@ def _compare_parts(
         known = replace(known, follows_batch=_follows_batch(job, whole, parts[0]))
     apart = difference(first, passes)
     if apart <= _noise(known) or not _really_apart(job, whole, parts, apart):
+        with suppress(Exception):  # an optimizer that cannot be tried alone is judged by its traits
+            known = replace(known, rounding=rounding_alone(job, first, passes))
         return known
     return replace(known, mixed=_why_mixed(job, whole, parts, first, passes))
 
