@@ -147,6 +147,13 @@ def test_exit_codes(command: Command) -> None:
     assert run(command, script, "never", "3", code=3)[0]["status"] == "failed"
 
 
+def test_a_rank_that_aborts_after_its_script_has_ended_is_noted(command: Command) -> None:
+    """Threads of torch ended a rank with SIGABRT while Python shut down, and a whole run was called failed."""
+    record, _ = run(command, str(SCRIPTS / "ends.py"), "abort")
+    assert record["status"] == "done"
+    assert "rank 0 was killed by signal 6 (SIGABRT) while Python shut down" in record["notes"][0]
+
+
 @pytest.mark.soak
 def test_a_rank_that_hangs_after_another_gave_up_is_ended(command: Command, nothing_left: None) -> None:
     record, err = run(command, str(SCRIPTS / "ends.py"), "hang", ranks=2, code=1)

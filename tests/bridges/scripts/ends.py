@@ -1,5 +1,6 @@
-"""Trains for ten steps and ends as the first argument says: well, exit, raise, kill, hang, never, chdir, sleep."""
+"""Trains for ten steps and ends as the first argument says: well, exit, raise, kill, hang, never, chdir, sleep, abort."""
 
+import atexit
 import os
 import signal
 import sys
@@ -42,5 +43,7 @@ if how == "hang":
     if rank == culprit:
         raise SystemExit("the last rank gives up")
     time.sleep(60)
+if how == "abort":
+    atexit.register(os.kill, os.getpid(), signal.SIGABRT)
 if how == "exit":
     sys.exit(int(sys.argv[2]))

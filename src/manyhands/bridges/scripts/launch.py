@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...record.clock import BEAT_PHASE
 from ...record.run import available_cores
-from .board import Board
+from .board import ENDED, Board
 
 LOOK_SECONDS = 0.1  # between two looks at the ranks
 GRACE_SECONDS = 2.0  # for the other ranks after one has failed: they may have something to say themselves
@@ -34,6 +35,7 @@ class Ranks:
         self.ranks = ranks
         self.board = Board(ranks)
         self.codes: list[int | None] = [None] * ranks
+        self.fell_at_exit: dict[int, int] = {}  # rank -> signal, where it died when its script had ended well
         self.ended = False  # by the caller: exit codes after that say nothing
         self._files = [tempfile.TemporaryFile() for _ in range(ranks)]  # noqa: SIM115 (closed in end)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -90,7 +92,10 @@ class Ranks:
 
     def _poll(self) -> list[int | None]:
         for rank, process in enumerate(self._processes):
-            self.codes[rank] = process.poll()
+            code = process.poll()
+            if code is not None and code < 0 and self.board.row(rank)[BEAT_PHASE] == ENDED and not self.ended:
+                self.fell_at_exit[rank], code = -code, 0  # the script had ended: torch's threads may abort after that
+            self.codes[rank] = code
         return self.codes
 
     def _signal(self, number: int, everyone: bool = False) -> None:

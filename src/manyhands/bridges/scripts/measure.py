@@ -16,7 +16,7 @@ from ...record.run import PHASES, Run
 from ...record.run_folder import held
 from .board import LOSS, SAMPLES, STEPS, TOTALS, Board
 from .launch import Ranks
-from .measured import failure, fill
+from .measured import failure, fill, killed
 
 STRATEGY = "script"
 
@@ -115,6 +115,10 @@ def measure(
             run.status, run.reason = "failed", _reason(run, found)
         elif run.notes:
             run.reason = run.notes.pop()
+        run.notes += [
+            f"rank {rank} was {killed(number)} while Python shut down, after its script had ended"
+            for rank, number in processes.fell_at_exit.items()
+        ]
         if run_dir is not None:
             run.save(run_dir)
     if interrupted:

@@ -118,14 +118,14 @@ def failure(board: Board, left: Sequence[dict[str, Any]], codes: Sequence[int | 
         if raised:
             found.append((1, raised["time"], {"rank": rank, **raised}))
         elif code is not None and code < 0:
-            found.append((0, 0.0, {"rank": rank, "step": step, "phase": phase, "line": _killed(-code)}))
+            found.append((0, 0.0, {"rank": rank, "step": step, "phase": phase, "line": killed(-code)}))
         elif code:
             line = f"it ended with exit code {code}"
             found.append((2, 0.0, {"rank": rank, "step": 0, "phase": phase, "line": line}))
     return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
-def _killed(number: int) -> str:
+def killed(number: int) -> str:
     name = signal.Signals(number).name
     memory = "; the system does this when memory runs out" if number == signal.SIGKILL else ""
     return f"killed by signal {number} ({name}){memory}"

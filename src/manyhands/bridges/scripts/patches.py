@@ -12,20 +12,21 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self.undone = False  # for functions that others have taken from what was replaced
 
-    def wrap(self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def wrap(
+        self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]], static: bool = False
+    ) -> None:
         """Replace `owner.name` by `around(owner.name)`, where there is such a thing."""
         original = getattr(owner, name, None)
         if original is None:
             return
         wrapped = around(original)
         functools.update_wrapper(wrapped, original)
-        setattr(owner, name, wrapped)
-        self._undo.append(lambda: setattr(owner, name, original))
-
-    def undone_by(self, undo: Callable[[], Any]) -> None:
-        self._undo.append(undo)
+        setattr(owner, name, staticmethod(wrapped) if static else wrapped)
+        self._undo.append(lambda: setattr(owner, name, staticmethod(original) if static else original))
 
     def undo(self) -> None:
+        self.undone = True
         while self._undo:
             self._undo.pop()()

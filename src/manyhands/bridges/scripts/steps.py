@@ -68,8 +68,12 @@ class Steps:
 
     def load_begins(self) -> None:
         if self._cut:
+            self.switch(LOAD)  # first: what is booked for the step before takes time as well
             self._commit()
-        elif (self._idle or (self._called and not self.totals.steps)) and not self._open.backwards:
+            self._alone = False
+            self.seen.add(LOAD)
+            return
+        if (self._idle or (self._called and not self.totals.steps)) and not self._open.backwards:
             self._discard()  # an evaluation, or a call before the training that tried the model
         self._alone = self._began is None
         if self._alone:
@@ -140,14 +144,14 @@ class Steps:
         device = _gpu(optimizer) if first else None
         times = CudaTimes(self.totals, device) if device is not None else self.times  # (waits for the device)
         self.seen.add(UPDATE)
-        self._marks.append((self.times.edge(), self.phase))
-        self.phase, self._cut, self._cut_at = OTHER, len(self._marks), monotonic_ns()
         self._open.updates += 1
         self._closed.add(self._open)
         self._open, self._idle, self._called = Share(), False, False
         self._stepped.add(id(optimizer))
-        self._row[BEAT_PHASE], self._row[BEAT_SINCE] = OTHER, self._cut_at
         self._row[BEAT_STEP] = self.totals.steps + 2
+        self._marks.append((self.times.edge(), self.phase))  # last: what was booked above took time as well
+        self.phase, self._cut, self._cut_at = OTHER, len(self._marks), monotonic_ns()
+        self._row[BEAT_PHASE], self._row[BEAT_SINCE] = OTHER, self._cut_at
         if times is not self.times:
             self._commit()
             self.times, self._began = times, times.edge()
