@@ -97,7 +97,7 @@ SLOW = pytest.mark.soak  # to start: these libraries take seconds to import
         ("transformers", 1),
         pytest.param("transformers", 2, marks=SLOW),
         pytest.param("accelerate", 1, marks=SLOW),
-        ("accelerate", 2),
+        pytest.param("accelerate", 2, marks=SLOW),
         ("lightning", 1),
         pytest.param("lightning", 2, marks=SLOW),
     ],
@@ -129,6 +129,7 @@ def test_a_failure_names_rank_step_and_phase_and_ends_the_others(command: Comman
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.soak
 def test_a_killed_rank_is_named_with_what_it_had_measured(command: Command, nothing_left: None) -> None:
     record, _ = run(command, str(SCRIPTS / "ends.py"), "kill", ranks=2, code=1)
     assert record["reason"].startswith("rank 1 of 2 failed in step 7, other: killed by signal 9 (SIGKILL)")

@@ -121,7 +121,9 @@ def test_a_part_without_a_unit_adds_nothing(strategy):
     check(language(loss=over_clamped), strategy, 2)
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("locked", 2), ("parameter_server", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("ddp", 2), pytest.param("locked", 2, marks=pytest.mark.soak), ("parameter_server", 2)]
+)
 def test_sparse_gradients(strategy, ranks):
     optimizer = partial(torch.optim.SGD, lr=0.5)
     check(language(model=partial(Language, sparse=True), optimizer=optimizer), strategy, ranks, accumulate=3)
@@ -134,7 +136,9 @@ def class_weight(target: Tensor) -> Tensor:
     return WEIGHTS[target].sum()
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 3), ("pipeline", 2), ("locked", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("ddp", 3), ("pipeline", 2), pytest.param("locked", 2, marks=pytest.mark.soak)]
+)
 def test_weighted_classes(strategy, ranks):
     """A class of weight 0 makes shards whose units are all zero, though nothing is ignored."""
     generator = torch.Generator().manual_seed(0)
@@ -180,7 +184,16 @@ def test_boxes(strategy, ranks):
     check(task, strategy, ranks)
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline", "locked", "parameter_server"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "single",
+        "ddp",
+        pytest.param("pipeline", marks=pytest.mark.soak),
+        pytest.param("locked", marks=pytest.mark.soak),
+        pytest.param("parameter_server", marks=pytest.mark.soak),
+    ],
+)
 def test_a_step_without_any_unit_ends_the_run(strategy):
     """As it does without a weight: torch's mean over nothing is not a number."""
     x, y = padded(0)
@@ -189,7 +202,15 @@ def test_a_step_without_any_unit_ends_the_run(strategy):
         quick_fit(task, strategy, **({} if strategy == "single" else {"ranks": 2}))
 
 
-@pytest.mark.parametrize("strategy", ["hogwild", "locked:mode=free", "parameter_server:mode=async", "local_sgd"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "hogwild",
+        pytest.param("locked:mode=free", marks=pytest.mark.soak),
+        pytest.param("parameter_server:mode=async", marks=pytest.mark.soak),
+        "local_sgd",
+    ],
+)
 def test_ranks_that_update_alone_use_the_mean_over_their_own_units(strategy):
     """With one rank, that is the mean over all; with several, padding alone moves nothing and ends nothing."""
     optimizer = partial(torch.optim.SGD, lr=0.5)

@@ -32,7 +32,16 @@ def rates(run: Any) -> list[float]:
     return [entry["learning_rate"] for entry in run.epochs]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline", "parameter_server", "hogwild", "local_sgd"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        "pipeline",
+        "parameter_server",
+        pytest.param("hogwild", marks=pytest.mark.soak),
+        pytest.param("local_sgd", marks=pytest.mark.soak),
+    ],
+)
 def test_every_process_follows_the_loss_of_an_epoch(strategy: str) -> None:
     """It was refused: schedules moved on after every update, without a figure."""
     single, run = alone(), quick_fit(make_task(schedule=plateau, epochs=4), strategy, ranks=2)
@@ -57,7 +66,7 @@ def test_the_figure_is_the_test_loss_or_that_of_training() -> None:
     assert rates(untested)[1:] == [entry["loss"] / 100 for entry in untested.epochs[:-1]]
 
 
-@pytest.mark.parametrize("stop", [51, 68])
+@pytest.mark.parametrize("stop", [51, pytest.param(68, marks=pytest.mark.soak)])
 def test_a_resumed_schedule_has_seen_each_epoch_once(stop: int, tmp_path: Path) -> None:
     """A fit that ends in the middle of an epoch shows its schedule no figure: the epoch is not over."""
     task = make_task(schedule=plateau, optimizer=partial(torch.optim.Adam, lr=0.01))

@@ -93,7 +93,13 @@ def test_parameters_that_are_tied_frozen_unreached_or_late(model: type[nn.Module
 
 
 @pytest.mark.parametrize(
-    "strategy", ["hogwild:optimizer=shared", "locked:mode=free", "parameter_server:mode=async", "local_sgd"]
+    "strategy",
+    [
+        "hogwild:optimizer=shared",
+        pytest.param("locked:mode=free", marks=pytest.mark.soak),
+        pytest.param("parameter_server:mode=async", marks=pytest.mark.soak),
+        "local_sgd",
+    ],
 )
 def test_strategies_that_are_not_exact_have_an_average_near_their_weights(strategy: str) -> None:
     """Shared optimizer state starts at zeros: an average in it was pulled towards zero."""

@@ -171,6 +171,7 @@ def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> 
     assert outlive(below) == []
 
 
+@pytest.mark.soak
 def test_a_caller_that_is_killed_while_all_were_stopped_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-Z and kill -9: a stopped keeper cannot see that its caller is gone, and stayed behind with its ranks."""
     process, below = _long_fit(tmp_path)
