@@ -127,7 +127,7 @@ def test_the_call_is_found(model: nn.Module, input: Any, call: str) -> None:
         found.output(model, input)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_what_scripted_models_and_losses_take_is_in_their_schema() -> None:
     scripted = torch.jit.script(Two())
     assert calling(scripted, (X, Y)).call == "args"

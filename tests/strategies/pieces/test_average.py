@@ -107,7 +107,7 @@ def test_strategies_that_are_not_exact_have_an_average_near_their_weights(strate
     assert run.ema is not None
     assert run.test is not None
     assert 0 < apart(run.ema_weights, run.weights) < 0.2
-    assert run.ema["test"]["loss"] == pytest.approx(run.test["loss"], rel=0.2)
+    assert run.ema["test"]["loss"] == pytest.approx(run.test["loss"], rel=0.5)  # of ranks that update as they come
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def _forget_unseen(run: Run, figures: Sequence[dict[str, Any]]) -> None:
     for phases in (run.phases_ms, *(row["phases_ms"] for row in run.per_rank)):
         for name in PHASES:
             if phases is not None and name not in seen:
+                phases["other"] += phases[name] or 0.0  # looked for there: the phases still sum to the step
                 phases[name] = None
     if "communication" not in seen:
         run.communication_bytes = run.overlapped_communication_ms = None
