@@ -39,7 +39,6 @@ class Ranks:
         self.ended = False  # by the caller: exit codes after that say nothing
         self._files = [tempfile.TemporaryFile() for _ in range(ranks)]  # noqa: SIM115 (closed in end)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._interrupted = False
         shared = _torchrun_environment(ranks) if torchrun else {}
         try:
             for rank, file in enumerate(self._files):
