@@ -65,6 +65,7 @@ class Run:
     startup_seconds: float | None = None
     evaluation_seconds: float | None = None
     checkpoint_seconds: float | None = None
+    pause_seconds: float | None = None  # between epochs, until all ranks read again
     samples_per_second: float | None = None
     step_ms: dict[str, float] | None = None  # median, p10, p90
     epochs: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +97,7 @@ class Run:
         self.weights: dict[str, Any] | None = None
         self.ema_weights: dict[str, Any] | None = None
         self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
+        self.durations_ms: list[float] = []  # of every step, the mean over ranks
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
 
