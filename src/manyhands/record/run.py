@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..errors import BadInput
+from .cores import available_cores
 from .fields import FORMS, TIMELINE
 from .untrusted import fits, plain, read_json, walk
 from .whole_file import whole
@@ -227,13 +228,6 @@ def environment() -> dict[str, Any]:
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.release()}",
     }
-
-
-def available_cores() -> int:
-    """The cores this process may use, not those the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str | None:
