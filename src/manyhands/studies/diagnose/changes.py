@@ -24,6 +24,7 @@ from .job import Diagnosed
 
 ROOM = 0.08  # of the step that a change could win at most, below which it is not tried
 KEPT = 4  # batches
+AHEAD = 8  # steps of a slice per worker, each of which reads two batches ahead
 NEVER = 1 << 20  # steps
 LARGER = 4  # times the batch
 COMPILE_BUDGET = 240  # seconds below which torch.compile is not tried
@@ -95,8 +96,10 @@ def _reading(job: Diagnosed, share: _Shares) -> Iterator[Change | dict[str, str]
     if job.dataset is not None and (frozen := _with_frozen_transform(job.dataset)) is not None:
         yield Change(job.variant("transform made once", task={"train": frozen}), measures="augmentation")
     for workers in _numbers_of_workers(job):
+        variant = job.variant(_amount(workers, "loader worker"), step={"loader_workers": workers})
+        variant.fewest = AHEAD * workers + variant.fewest  # the first steps live on what was read before they began
         yield Change(
-            job.variant(_amount(workers, "loader worker"), step={"loader_workers": workers}),
+            variant,
             measures="cores" if workers < job.workers and crowded else None,
             command=job.command(loader_workers=workers),
         )
@@ -274,7 +277,9 @@ def _updating(job: Diagnosed, share: _Shares) -> Iterator[Change | dict[str, str
     if update < ROOM and talking < ROOM:
         yield _not("fewer updates", f"updates take {update:.0%} of the step")
         return
-    if update >= ROOM and job.strategy.name != "parameter_server":
+    if update >= ROOM and job.ranks == 1:
+        yield Change(job.variant("no updates", step={"accumulate": NEVER}), measures="update")
+    elif update >= ROOM and job.strategy.name != "parameter_server":  # whose updates are made by servers
         plain = partial(torch.optim.SGD, lr=1e-6)
         yield Change(job.variant("plain SGD", task={"optimizer": plain, "schedule": None}), measures="update")
     if not _cut(job.strategy) or update >= ROOM:

@@ -6,7 +6,8 @@ exceptions, because one trouble shows up as another:
     a slow rank                     the others wait for it, which looks like communication
     too many threads or processes   everything takes longer
     the transform of a data set     is a part of reading
-    tiny steps                      are named only where nothing else explains them: any fixed cost shrinks with the batch
+    tiny steps                      are named only where nothing else explains them: any fixed cost shrinks with the batch,
+                                    a pass that sleeps among them
 
 Nothing is named that rounds cannot tell from noise, and nothing while others use the cores.
 """
@@ -25,9 +26,13 @@ LAUNCH_GAIN = 2.2  # of four times the batch: half the step does not depend on i
 STRAGGLER = 0.15  # of the step that a rank is behind
 WALL = 0.25  # of the whole job that passes beside its steps
 START = 0.35
-FORWARD_HEAVY, FORWARD_SHARE = 1.3, 0.45  # forward over backward, and of the step; layers cost about twice as much backward
+FORWARD_HEAVY, FORWARD_SHARE = (
+    1.5,
+    0.45,
+)  # forward over backward, and of the step; layers cost about twice as much backward
 BACKWARD_HEAVY, BACKWARD_SHARE = 4.5, 0.55
 OF_LOADING, OF_LARGEST = 0.6, 0.7
+FIXED, OF_STEP = ("communication", "update"), 0.5  # costs of tiny steps, where they are less than this part of them
 THROTTLED = 0.15  # of the time that a quota held the ranks back
 BUSY = 0.15  # of the cores that others use
 
@@ -56,10 +61,12 @@ class Evidence:
     throttled: float  # of the time
     others: float | None  # cores that other processes used
     cores: int
+    even_if_busy: bool = False
 
 
 def too_busy(evidence: Evidence) -> bool:
-    return evidence.others is not None and evidence.others > BUSY * evidence.cores
+    busy = evidence.others is not None and evidence.others > BUSY * evidence.cores
+    return busy and not evidence.even_if_busy
 
 
 def judge(evidence: Evidence) -> Cost:
@@ -74,8 +81,11 @@ def judge(evidence: Evidence) -> Cost:
     largest = max(costs, key=lambda cost: cost.cost_ms, default=None)
     if slow is not None and (largest is None or not _explains(largest, slow)):
         return slow
+    launch = _launch(evidence)
     if largest is None:
-        return _launch(evidence) or _lopsided(evidence) or nothing
+        return _lopsided(evidence) or launch or nothing
+    if launch is not None and largest.bottleneck in FIXED and largest.cost_ms < OF_STEP * evidence.step_ms:
+        return launch
     for cost in costs:
         crowd = cost.bottleneck in ("threads", "cores")
         transform = cost.bottleneck == "augmentation" and largest.bottleneck == "loading"
@@ -92,19 +102,17 @@ def cost_of(gain: float, step_ms: float) -> float:
 
 def _explains(cost: Cost, slow: Cost) -> bool:
     """Whether another cost is more than a slow rank's: then all ranks suffer, one just a little more."""
-    if cost.bottleneck in ("communication", "lock"):
-        return False
-    if cost.bottleneck == slow.phase_bottleneck:
-        return cost.cost_ms > 2 * slow.cost_ms
-    return cost.cost_ms > 1.5 * slow.cost_ms
+    return cost.bottleneck not in ("communication", "lock") and cost.cost_ms > 1.5 * slow.cost_ms
 
 
 def _straggler(evidence: Evidence) -> Cost | None:
     slow = evidence.slow
-    if slow is None or slow["behind_ms"] < STRAGGLER * evidence.step_ms:
+    if slow is None or slow["rank"] is None or slow["behind_ms"] < STRAGGLER * evidence.step_ms:
         return None
     behind = min(slow["behind_ms"], 0.95 * evidence.step_ms)
-    return Cost("straggler", slow["behind_ms"], evidence.step_ms / (evidence.step_ms - behind), slow["rank"], slow["phase"])
+    return Cost(
+        "straggler", slow["behind_ms"], evidence.step_ms / (evidence.step_ms - behind), slow["rank"], slow["phase"]
+    )
 
 
 def _in_steps(evidence: Evidence) -> Sequence[Cost | None]:

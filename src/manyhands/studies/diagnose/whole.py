@@ -84,7 +84,9 @@ def _checkpoints(job: Diagnosed, stretch: Run, made: int, step_ms: float) -> flo
         return 0.0
     with_them = (stretch.checkpoint_seconds or 0.0) + made * steady_ms(stretch) / 1000
     extra = max(0.0, with_them - made * step_ms / 1000)
-    return extra / made * job.steps if _counts_steps(every) else extra / max(1e-9, with_them) * job.steps * step_ms / 1000
+    return (
+        extra / made * job.steps if _counts_steps(every) else extra / max(1e-9, with_them) * job.steps * step_ms / 1000
+    )
 
 
 def _counts_steps(every: Interval) -> bool:
