@@ -20,13 +20,14 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)
     sums, _, units = sum_losses(figures, 0, steps)
-    slow = slow_rank(figures, ranks)
+    slow, durations = slow_rank(figures, ranks), _durations_ms(training)
     return {
         "steps": steps,
         "samples": samples,
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
-        "step_ms": _step_ms(training),
+        "step_ms": _step_ms(durations),
+        "durations_ms": durations.tolist(),
         "losses": [float(total / count) if count else None for total, count in zip(sums, units, strict=True)],
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
@@ -72,13 +73,18 @@ def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tup
     return sums, counts, counted
 
 
-def _step_ms(training: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+def _durations_ms(training: Sequence[dict[str, Any]]) -> np.ndarray:
     """How long steps took, each the mean over ranks."""
     ends = [np.asarray(item["step_ends"], dtype=np.float64) for item in training if item["step_ends"]]
     if not ends:
-        return None
+        return np.zeros(0)
     shortest = min(len(item) for item in ends)
-    durations = np.mean([np.diff(item[:shortest], prepend=0.0) for item in ends], axis=0) / 1e6
+    return np.mean([np.diff(item[:shortest], prepend=0.0) for item in ends], axis=0) / 1e6
+
+
+def _step_ms(durations: np.ndarray) -> dict[str, float] | None:
+    if not len(durations):
+        return None
     low, middle, high = np.percentile(durations, [10, 50, 90]).tolist()
     return {"median": middle, "p10": low, "p90": high}
 

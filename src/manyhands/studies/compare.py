@@ -19,7 +19,8 @@ from typing import Any
 
 from ..errors import BadInput, RankFailed, Refused
 from ..record import first_loss
-from ..record.run import Run, available_cores
+from ..record.cores import available_cores
+from ..record.run import Run
 from ..record.slow_rank import agreed
 from ..strategies import make_strategy
 from ..strategies.contract import Strategy
