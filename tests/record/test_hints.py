@@ -162,7 +162,10 @@ def test_a_pause_at_every_epoch_shows_in_the_mean() -> None:
     epochs = [{"epoch": epoch, "seconds": 0.1 * step + 2.0} for epoch in range(4)]
     found = only(record(seconds=0.4 * step + 8.0, epochs=epochs))
     assert found.cost_ms == pytest.approx(20.0)
-    assert found.sentence.startswith("Every epoch pauses for 2000 ms, as much as 155 steps")
+    assert found.sentence.startswith("Every epoch takes 2000 ms to begin, as much as 155 steps")
+    between = only(record(pause_seconds=8.0))
+    assert (between.cost_ms, between.sentence) == (20.0, found.sentence)
+    assert hints(record(pause_seconds=0.8)) == []
     one_slow = [{**entry, "seconds": 0.1 * step + (8.0 if number == 2 else 0.0)} for number, entry in enumerate(epochs)]
     assert hints(record(seconds=0.4 * step + 8.0, epochs=one_slow)) == []  # a slow minute of the machine
 

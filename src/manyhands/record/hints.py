@@ -24,7 +24,8 @@ WORKERS = 4  # loader workers to try: a loader that sleeps gains from more than 
 TINY_MS, SMALL_BATCH = 2.0, 16  # a step shorter than this, on so few samples per rank, is mostly calls
 CHECKPOINTS = 0.15  # of the wall time
 LONG_SECONDS = 60.0  # a start-up that is worth a word: importing torch takes half of that on a busy machine
-PAUSE = 1.5  # times the median step that the mean is, where something happens at every epoch
+PAUSE = 0.33  # of the time in steps that epochs take to begin
+MEAN_STEP = 1.5  # times the median step that the mean is, where a few steps are very slow
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,10 @@ def _straggler(run: Run) -> Iterator[Hint]:
         return
     total, command = sum(value or 0.0 for value in (run.phases_ms or {}).values()), _diagnose(run)
     who, phase = slow_name(run.slow_rank), run.slow_rank.get("phase")
-    sentence = (
-        f"{who[:1].upper()}{who[1:]} is slow in {phase}, {behind:.1f} ms per step behind the others: {command} "
-        "tells whether it is its data or its process."
-    )
+    told = f"{who[:1].upper()}{who[1:]} is slow in {phase}, {behind:.1f} ms per step behind the others"
+    sentence = f"{told}: {command} tells whether it is its data or its process."
+    if run.strategy == "script":
+        sentence, command = f"{told}: look for what only it does, or for its share of the data.", run.command or ""
     yield Hint("straggler", behind, behind / total if total else None, sentence, command)
 
 
@@ -200,28 +201,30 @@ def _around(run: Run) -> Iterator[Hint]:
 
 
 def _pause(run: Run) -> Iterator[Hint]:
-    """Every epoch takes about as much longer than its steps in the median: something happens at each of them.
+    """Time that epochs take to begin: between their steps, or in a few very slow ones of each.
 
-    On a busy machine some steps are slow too, but not a few very slow ones in every epoch alike.
+    On a busy machine some steps are slow too, but not as much in every epoch alike.
     """
-    figures, each = run.step_ms or {}, len(run.epochs or [])
-    middle, slow, mean = figures.get("median"), figures.get("p90"), 1000 * (run.seconds or 0.0) / run.steps
-    if (
-        middle is None
-        or slow is None
-        or each < 3
-        or run.steps < FEWEST_STEPS * each
-        or mean < max(PAUSE * middle, slow)
-    ):
+    epochs, middle = run.epochs or [], (run.step_ms or {}).get("median")
+    if middle is None or len(epochs) < 3 or run.steps < FEWEST_STEPS * len(epochs):
         return
-    lost = [(entry.get("seconds") or 0.0) - middle * run.steps / each / 1000 for entry in run.epochs]
-    if min(lost) < 0.5 * fmean(lost):
+    lost = [(entry.get("seconds") or 0.0) - middle * run.steps / len(epochs) / 1000 for entry in epochs]
+    inside = sum(lost) if min(lost) > 0.5 * fmean(lost) and _few_very_slow(run, middle) else 0.0
+    pause, command = inside + (run.pause_seconds or 0.0), _diagnose(run)
+    if pause < max(PAUSE * (run.seconds or 0.0), 1.0):
         return
+    each, cost = 1000 * pause / len(epochs), 1000 * pause / run.steps
     sentence = (
-        f"Every epoch pauses for {1000 * fmean(lost):.0f} ms, as much as {1000 * fmean(lost) / middle:.0f} steps: "
-        f"epochs of more steps pause less often; {_diagnose(run)} measures it."
+        f"Every epoch takes {each:.0f} ms to begin, as much as {each / middle:.0f} steps: epochs of more steps begin less "
+        f"often; {command} measures it."
     )
-    yield Hint("loading", mean - middle, (mean - middle) / mean, sentence, _diagnose(run))
+    yield Hint("loading", cost, cost / (cost + middle), sentence, command)
+
+
+def _few_very_slow(run: Run, middle: float) -> bool:
+    """Whether the mean step is far above the median and above nine of ten steps as well."""
+    mean, slow = 1000 * (run.seconds or 0.0) / run.steps, (run.step_ms or {}).get("p90", 0.0)
+    return mean > max(MEAN_STEP * middle, slow)
 
 
 # ---------------------------------------------------------------- commands
