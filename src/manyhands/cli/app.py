@@ -15,6 +15,7 @@ from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
+from .verify import verify
 
 app = typer.Typer(
     name="manyhands",
@@ -24,7 +25,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (train, compare, evaluate, report, runs, watch, chaos, tasks, strategies):  # in the order of --help
+for command in (
+    train,
+    compare,
+    verify,
+    evaluate,
+    report,
+    runs,
+    watch,
+    chaos,
+    tasks,
+    strategies,
+):  # in the order of --help
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(run)  # what follows SCRIPT is the script's own
 
