@@ -21,6 +21,7 @@ _WHERE = {
     "load_task": "tasks",
     "compare": "studies.compare",
     "diagnose": "studies.diagnose.diagnose",
+    "verify": "studies.verify.verify",
     "report": "pages",
     "from_transformers": "bridges.transformers",
     "fit_settings": "bridges.transformers",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
     from .studies.diagnose.diagnose import diagnose as diagnose
+    from .studies.verify.verify import verify as verify
     from .task import Task as Task
     from .tasks import load_task as load_task
     from .training.evaluate import evaluate as evaluate
