@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 import manyhands as mh
 
 CAUSE = "loading"
-STRATEGY = "ddp"
-OPTIONS = ("--ranks", "2")
-CURE = "decode once and keep the result; loader_workers=1"
+STRATEGY = "single"
+OPTIONS = ()
+CURE = "loader_workers=2, or decode once and keep the result"
 
 
 class Recordings(Dataset):
@@ -37,7 +37,7 @@ class Recordings(Dataset):
             return self.signals[index].float() / 100, self.labels[index]
         content = zlib.decompress(self.packed[index])
         level, decoded = 0.0, []
-        for byte in content * 4:  # a predictive code: each value from the last one
+        for byte in content * 8:  # a predictive code: each value from the last one
             level = 0.5 * level + (byte - 128) / 200
             decoded.append(level)
         return torch.tensor(decoded[-512:]).reshape(1, 512), self.labels[index]
@@ -56,8 +56,8 @@ task = mh.Task(
     functools.partial(Recordings, 6400, compressed=True),
     nn.functional.cross_entropy,
     functools.partial(torch.optim.SGD, lr=0.05),
-    batch_size=128,
-    epochs=8,
+    batch_size=64,
+    epochs=4,
     name="computing_loader",
 )
 healthy = task.replace(train=functools.partial(Recordings, 6400, compressed=False), name="computing_loader (healthy)")

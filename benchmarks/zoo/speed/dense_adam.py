@@ -16,12 +16,12 @@ CAUSE = "update"
 STRATEGY = "single"
 OPTIONS = ()
 CURE = "sparse gradients"
-ITEMS = 150_000
+ITEMS = 250_000
 
 
 def make_data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(ITEMS, (6400, 8), generator=generator), torch.randint(10, (6400,), generator=generator)
+    return torch.randint(ITEMS, (25600, 8), generator=generator), torch.randint(10, (25600,), generator=generator)
 
 
 class Recommender(nn.Module):
@@ -41,8 +41,8 @@ task = mh.Task(
     make_data,
     nn.functional.cross_entropy,
     functools.partial(torch.optim.Adam, lr=1e-3),
-    batch_size=128,
-    epochs=6,
+    batch_size=256,
+    epochs=3,
     name="dense_adam",
 )
 healthy = task.replace(
