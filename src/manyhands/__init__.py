@@ -21,6 +21,7 @@ _WHERE = {
     "load_task": "tasks",
     "compare": "studies.compare",
     "doctor": "studies.doctor.doctor",
+    "diagnose": "studies.diagnose.diagnose",
     "report": "pages",
     "from_transformers": "bridges.transformers",
     "fit_settings": "bridges.transformers",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .record.run import Run as Run
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
+    from .studies.diagnose.diagnose import diagnose as diagnose
     from .studies.doctor.doctor import doctor as doctor
     from .task import Task as Task
     from .tasks import load_task as load_task

@@ -11,6 +11,7 @@ import typer
 from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
+from .diagnose import diagnose
 from .doctor import doctor
 from .look import report, runs, strategies, tasks, watch
 from .run import run
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (
     train,
     compare,
+    diagnose,
     evaluate,
     report,
     runs,
