@@ -20,6 +20,7 @@ _WHERE = {
     "evaluate": "training.evaluate",
     "load_task": "tasks",
     "compare": "studies.compare",
+    "doctor": "studies.doctor.doctor",
     "diagnose": "studies.diagnose.diagnose",
     "verify": "studies.verify.verify",
     "report": "pages",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
     from .studies.diagnose.diagnose import diagnose as diagnose
+    from .studies.doctor.doctor import doctor as doctor
     from .studies.verify.verify import verify as verify
     from .task import Task as Task
     from .tasks import load_task as load_task

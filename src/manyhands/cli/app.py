@@ -12,6 +12,7 @@ from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from .diagnose import diagnose
+from .doctor import doctor
 from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
@@ -35,6 +36,7 @@ for command in (
     report,
     runs,
     watch,
+    doctor,
     chaos,
     tasks,
     strategies,
