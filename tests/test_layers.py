@@ -24,7 +24,12 @@ BESIDE = {
     "__init__": {"errors", *LAYERS, "pages", "schedules", "tasks", "bridges", "nn"},
     "__main__": {"cli"},
 }
-READ_BY = {"pages": {"studies", "cli"}, "tasks": {"cli"}, "bridges": {"studies", "cli"}, "schedules": set()}  # who may know these
+READ_BY = {
+    "pages": {"studies", "cli"},
+    "tasks": {"cli"},
+    "bridges": {"studies", "cli"},
+    "schedules": set(),
+}  # who may know these
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

@@ -112,3 +112,18 @@ def test_evaluation_reads_every_sample_once_in_order(kind: str) -> None:
     assert [count for _, _, count in parts] == [10, 10, 3]
     assert torch.equal(torch.cat([input for input, _, _ in parts]), INPUT)
     assert torch.equal(torch.cat([target for _, target, _ in parts]), TARGET)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "dataset"])
+def test_kept_batches_are_read_once_and_used_for_every_step(kind: str) -> None:
+    """What a step costs without reading is measured so: augmentation still happens to each of them."""
+    first = read(feed_of(kind, augment=shifted), total=3)
+    kept = read(feed_of(kind, augment=shifted, keep=3), total=10)
+    assert [batch and batch.step for batch in kept] == [batch and batch.step for batch in read(feed_of(kind))]
+    for place, batch in enumerate(kept):
+        in_epoch = place % 5  # the third epoch's step comes from the start again
+        expected = first[in_epoch % 3 if place >= 5 or in_epoch < 3 else (in_epoch - 3) % 3]
+        assert batch is not None
+        assert expected is not None
+        torch.testing.assert_close(batch.input, expected.input)
+        assert torch.equal(batch.target, expected.target)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+import manyhands as mh
 from tests.conftest import distance, make_task, quick_fit
 
 
@@ -84,3 +85,28 @@ def test_several_schedules_in_a_row_move_once_per_update() -> None:
         return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, rest], milestones=[20])
 
     assert rates(quick_fit(make_task(schedule=both, epochs=1))) == [0.05]
+
+
+def test_evaluation_every_few_epochs_and_at_the_end() -> None:
+    task = make_task(epochs=5)
+    rare = mh.fit(task, eval_every=3, progress=False)
+    often = mh.fit(task, progress=False)
+    assert [entry["epoch"] for entry in rare.epochs if "test_accuracy" in entry] == [3, 5]
+    assert rare.test == often.test
+    assert rare.weights_sha256 == often.weights_sha256
+    with pytest.raises(mh.BadInput, match=r"eval_every must be a whole number of at least 1 \(found 0\)"):
+        mh.fit(task, eval_every=0)
+
+
+def test_a_fit_that_is_stopped_is_evaluated_where_it_stopped() -> None:
+    """Between evaluations the figures of an earlier epoch would have stood for the last weights."""
+    task = make_task(epochs=5)
+    run = mh.fit(task, eval_every=2, on_epoch=lambda entry: entry["epoch"] == 3, progress=False)
+    assert run.weights is not None
+    assert run.test == mh.evaluate(task, run.weights)
+
+
+def test_a_schedule_that_goes_by_a_figure_gets_it_after_every_epoch() -> None:
+    task = make_task(epochs=3, schedule=lambda optimizer, total: ReduceLROnPlateau(optimizer))
+    run = mh.fit(task, eval_every=3, progress=False)
+    assert all("test_accuracy" in entry for entry in run.epochs)

@@ -45,6 +45,7 @@ def fit_options(
     seed: Seed = None,
     capture: Annotated[str, typer.Option(help="auto or off: record CUDA steps once and replay them")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="compile the model with torch.compile")] = False,
+    eval_every: Annotated[int, typer.Option(help="epochs between evaluations; the last is always evaluated")] = 1,
 ) -> None:
     """What `fit` and the task are told; the names are those of their keywords."""
 

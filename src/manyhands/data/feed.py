@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -43,7 +44,8 @@ class RankFeed:
     """The batches of one process; `shard` is None for one that reads nothing.
 
     `sharing` processes hold data on the same device; `workers` and `tell` are those of `Batches`. `draws` says that
-    Python's or numpy's generators are drawn from in a step, so these are seeded too.
+    Python's or numpy's generators are drawn from in a step, so these are seeded too. After `keep` batches nothing is read
+    any more: they are used again and again.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RankFeed:
         workers: int | str = 0,
         most_workers: int = 1,
         draws: bool = False,
+        keep: int | None = None,
         tell: Callable[[str], None] = lambda note: None,
     ):
         self.source, self.order, self.shard, self.augment = source, order, shard, augment
@@ -71,6 +74,8 @@ class RankFeed:
         self._process, self._draws = process, draws or not isinstance(source, TensorSource)
         self._host: Batches | None = None
         self._batches: Iterator[Batch] | None = None  # of the epoch
+        self._keep: int | None = keep
+        self._kept: list[Batch] = []
         if shard is None:
             return
         keyed = augment is not None
@@ -80,6 +85,9 @@ class RankFeed:
             self._host = Batches(source, order, shard, keyed, workers, most_workers, device.type == "cuda", tell)
 
     def begin(self, steps: Sequence[PlannedStep]) -> None:
+        if self._keep is not None and len(self._kept) == self._keep:
+            self._batches = self._again(steps)
+            return
         start = steps[0].epoch, steps[0].number
         if self.resident is not None:
             self._batches = self.resident.epoch(*start)
@@ -87,6 +95,8 @@ class RankFeed:
             self._batches = self._host.epoch(*start)
             if self._device.type == "cuda":
                 self._batches = sent_ahead(self._batches, self._device)
+            if self._keep is not None:
+                self._batches = self._kept_of(self._batches, steps)
 
     def next(self, step: PlannedStep) -> Batch | None:
         batch = self.read()
@@ -97,6 +107,18 @@ class RankFeed:
 
     def extra(self, last: PlannedStep) -> Iterator[Batch]:
         return iter(())
+
+    def _kept_of(self, batches: Iterator[Batch], steps: Sequence[PlannedStep]) -> Iterator[Batch]:
+        """Read as many batches as are kept; those are used for the other steps too."""
+        read = min(len(steps), (self._keep or 0) - len(self._kept))
+        for batch in islice(batches, read):
+            self._kept.append(replace(batch))  # the step changes what it is given
+            yield batch
+        yield from self._again(steps[read:])
+
+    def _again(self, steps: Sequence[PlannedStep]) -> Iterator[Batch]:
+        for place, step in enumerate(steps):
+            yield replace(self._kept[place % len(self._kept)], step=step)
 
     def read(self) -> Batch | None:
         """This process's next batch as it comes."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.order import PlannedStep
-from ..record.run import available_cores
+from ..record.cores import available_cores
 from ..strategies.contract import Worker
 from ..strategies.job import Job
 from ..strategies.pieces.rank_model import full_weights
@@ -64,6 +64,9 @@ class EpochEnd(Observer):
         self.weights: dict[str, Any] | None = None
         self.averaged: dict[str, Any] | None = None
         self._averages, self._order = job.task.ema is not None, job.order
+        self._every = 1 if worker.updater.by_figure else job.settings.eval_every  # a schedule waits for the figure
+        self._last_step = job.total_steps
+        self._ended: float | None = None  # when the last epoch was over, evaluation and all
 
     def collect(self) -> None:
         """The weights as they are now; every process takes part."""
@@ -71,7 +74,15 @@ class EpochEnd(Observer):
         if self._averages:
             self.averaged = self.judge.averaged(self.weights, self.worker.average())
 
+    def begin_epoch(self) -> None:
+        if self._ended is not None:  # what passed since then was spent on starting to read
+            self.figures.history.pause_seconds += time.monotonic() - self._ended
+
     def after_epoch(self, last: PlannedStep) -> None:
+        self._look_back(last)
+        self._ended = time.monotonic()
+
+    def _look_back(self, last: PlannedStep) -> None:
         rank = self.rank
         rank.say("evaluation" if rank.leads else "wait")
         everyone = rank.gather(self.figures.losses.all(since=last.before - last.number))
@@ -96,6 +107,9 @@ class EpochEnd(Observer):
             "samples": sum(count for _, _, count, _ in losses),
             "learning_rate": self.worker.learning_rate,
         }
+        if (last.epoch + 1) % self._every and last.before + 1 < self._last_step:
+            history.test = history.ema_test = None  # those of an earlier epoch are not these weights'
+            return entry
         began = time.monotonic()
         test, averaged = self.judge.test(self.weights), self.judge.test(self.averaged)
         if test is not None:

@@ -149,6 +149,7 @@ class RankFigures(Observer):
             epochs=self.history.epochs,
             test=self.history.test,
             evaluation_seconds=self.history.evaluation_seconds,
+            pause_seconds=self.history.pause_seconds,
             staleness=self._all_staleness(everyone),
             notes=[note for item in everyone for note in item["extra"].get("notes", [])],
         )

@@ -37,6 +37,7 @@ def fit(
     on_epoch: Callback | None = None,
     capture: str = "auto",
     compile: bool = False,
+    eval_every: int = 1,
     progress: bool = True,
 ) -> Run:
     """Train `task` under `strategy`; returns the Run (the record, and the weights as `run.weights`).
@@ -44,8 +45,9 @@ def fit(
     Callbacks run in the caller's process, see the figures of rank 0, and end the run when they return true.
     """
     step = StepSettings(
-        accumulate, clip, precision, sync_batchnorm, epochs, max_steps, loader_workers, capture, compile
-    )
+        accumulate, clip, precision, sync_batchnorm, epochs, max_steps, loader_workers, capture, compile,
+        eval_every=eval_every,
+    )  # fmt: skip
     settings = FitSettings(
         step, device, threads, run_dir, resume, checkpoint_every, max_restarts, stall_seconds, on_death, on_step,
         on_epoch, progress,

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..data.feed import Feed, RankFeed
 from ..data.stream import StreamSource
-from ..record.run import available_cores, environment, weights_digest
+from ..record.cores import available_cores
+from ..record.run import environment, weights_digest
 from ..record.summary import timeline
 from ..strategies.contract import Strategy, Worker
 from ..strategies.job import Job
@@ -85,13 +86,14 @@ class RankTraining:
             workers=job.settings.loader_workers or 0,
             most_workers=max(1, available_cores() // rank.processes),
             draws=job.proof.reseeds,
+            keep=job.settings.keep_batches,
             tell=lambda text: rank.tell("note", text) if rank.leads else None,
         )
 
     def _with_late_shares(self, feed: RankFeed) -> Feed:
         job, rank = self.job, self.rank
         # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
-        alone = rank.ranks == 1 or job.order.accumulate > 1 or self.orders.on_step
+        alone = rank.ranks == 1 or job.order.accumulate > 1 or self.orders.on_step or job.settings.keep_batches
         helps = self.strategy.traits.helps and not alone and not isinstance(job.train, StreamSource)
         return LateShares(feed, rank, helps, self.orders.survives) if helps or self.orders.survives else feed
 

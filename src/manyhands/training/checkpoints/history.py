@@ -31,6 +31,7 @@ class History:
     epoch_seconds: float = 0.0  # of the epoch that goes on
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
+    pause_seconds: float = 0.0  # between epochs, beside evaluation and checkpoints
     updates: int = 0
     samples: int = 0  # of all ranks, the dead included
     staleness: list[int] | None = None
