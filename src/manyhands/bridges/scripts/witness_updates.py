@@ -46,7 +46,6 @@ class Updates:
         self._inside = False
         self._wrapped: list[Any] = []
         self._scale = 1.0
-        self._states: list[str] = []  # of the generators, when the model was called
         self._fresh()
         self._watch()
 
@@ -121,26 +120,25 @@ class Updates:
 
     def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
         """A module is called for a gradient."""
-        first = not self.names
+        new = not all(id(one) in self.names for one in module.parameters())
         for name, parameter in module.named_parameters():
             self.names.setdefault(id(parameter), _plain(name))
         for name, buffer in module.named_buffers():
             self.buffers[_plain(name)] = buffer
-        self._witness.changes.first_call(module) if first else None
+        if new:
+            self._witness.changes.first_call(module)
         if self._wrapped:
             self.seen["bypassed"] |= any(module is not one and module is one.module for one in self._wrapped)
         if not self._rows:
             self._witness.data.random.inside()
-            self._states = self._witness.data.random.states()
             inputs = [one for one in tensors_in([args, kwargs]) if not one.requires_grad]
-            self._rows = rows_of(inputs[0]) if inputs else []
+            self._rows = rows_of(inputs)
 
     def _passing_back(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             data = self._witness.data
             loss = tensors if isinstance(tensors, self._torch.Tensor) else None
             entry: dict[str, Any] = {"rows": self._rows, "random": data.random.drawn()}
-            entry["drew_inside"] = self._states != data.random.states()
             if loss is not None and loss.numel() == 1:
                 entry |= {"loss": float(loss.detach()) / self._scale, **share(loss, len(self._rows))}
             data.trains()
