@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.record.run import available_cores
+from manyhands.record.cores import available_cores
 
 WIDTH, LAYERS, SAMPLES, BATCH = 2048, 6, 4096, 64
 

@@ -60,6 +60,11 @@ class Planted(torch.nn.Module):
             raise RuntimeError("planted")
         return x
 """
+OTHER_NUMBERS = """
+class Planted(torch.nn.Module):
+    def forward(self, x):
+        return 1.01 * x if i_am(1) else x
+"""
 SLOW = """
 class Planted(torch.nn.Module):
     def forward(self, x):
@@ -128,6 +133,30 @@ def test_a_slow_rank_is_named_with_its_phase_in_table_and_page(
     assert sentence in flat
     assert sentence in page
     assert json.loads(Path("all/single-1t/run.json").read_text())["slow_rank"] is None
+
+
+def test_an_exact_row_with_another_first_loss_says_so(command: Command) -> None:
+    """One rank computes something else, which no trial before the start sees; the first loss shows it for nothing."""
+    words = [
+        "compare",
+        plant(OTHER_NUMBERS),
+        "ddp",
+        "--ranks",
+        "2",
+        "--max-steps",
+        "12",
+        "--rounds",
+        "0",
+        "--threads",
+        "1",
+    ]
+    code, out, err = command(*words, "--run-dir", "all", "--quiet")
+    assert code == 0, err
+    record = json.loads(Path("all/ddp/run.json").read_text())
+    assert record["exact"]
+    assert "ddp begins with a loss of" in record["notes"][-1]
+    assert "ddp begins with a loss of" in " ".join(out.split())
+    assert not any("begins with" in note for note in json.loads(Path("all/single-1t/run.json").read_text())["notes"])
 
 
 def test_a_failed_row_leaves_the_others_whole_and_shows_in_the_exit_code(command: Command) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..errors import BadInput
+from .cores import available_cores
 from .fields import FORMS, TIMELINE
 from .untrusted import fits, plain, read_json, walk
 from .whole_file import whole
@@ -51,6 +52,8 @@ class Run:
     threads: int | None = None
     batch_size: int | None = None
     accumulate: int | None = 1
+    data: str | None = None  # where samples come from: "memory", a "dataset" read one by one, or a "stream"
+    loader_workers: int | str | None = None  # processes per rank that read ahead; "auto": the fit chose
     precision: str | None = "fp32"
     seed: int | None = 0
     environment: dict[str, Any] = field(default_factory=dict)
@@ -227,13 +230,6 @@ def environment() -> dict[str, Any]:
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.release()}",
     }
-
-
-def available_cores() -> int:
-    """The cores this process may use, not those the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str | None:

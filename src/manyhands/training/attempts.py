@@ -12,7 +12,8 @@ import torch
 
 from ..errors import RankFailed
 from ..model import torch_internals
-from ..record.run import Run, available_cores
+from ..record.cores import available_cores
+from ..record.run import Run
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse
 from ..strategies.job import Job
 from ..strategies.pieces.average import holds_average

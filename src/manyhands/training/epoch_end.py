@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.order import PlannedStep
-from ..record.run import available_cores
+from ..record.cores import available_cores
 from ..strategies.contract import Worker
 from ..strategies.job import Job
 from ..strategies.pieces.rank_model import full_weights

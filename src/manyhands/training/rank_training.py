@@ -8,7 +8,8 @@ from typing import Any
 
 from ..data.feed import Feed, RankFeed
 from ..data.stream import StreamSource
-from ..record.run import available_cores, environment, weights_digest
+from ..record.cores import available_cores
+from ..record.run import environment, weights_digest
 from ..record.summary import timeline
 from ..strategies.contract import Strategy, Worker
 from ..strategies.job import Job

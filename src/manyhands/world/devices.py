@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..errors import BadInput
-from ..record.run import available_cores
+from ..record.cores import available_cores
 
 
 def default_ranks() -> int:

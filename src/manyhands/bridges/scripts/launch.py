@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...record.clock import BEAT_PHASE
-from ...record.run import available_cores
+from ...record.cores import available_cores
 from .board import ENDED, Board
 
 LOOK_SECONDS = 0.1  # between two looks at the ranks

@@ -48,7 +48,7 @@ def live(requests: int) -> None:
 def serve(requests: socket.socket) -> None:
     """Fork a keeper for every request until the caller goes away; one without descriptors only names modules to import."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for, before the end
+    signal.signal(signal.SIGCHLD, _reap)  # not ignored: the kernel would forget how much time the ranks have used
     when_parent_ends(signal.SIGCONT)
     from .rank_process import rank_process  # imports torch: the point of this process
 
@@ -76,7 +76,15 @@ def _wait_for_keepers() -> None:
     """Let them end their ranks in order; one that cannot, because it was stopped, dies with this process."""
     signal.alarm(LAST_SECONDS)
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(-1, 0)  # with SIGCHLD ignored: until all have ended
+        while True:
+            os.waitpid(-1, 0)
+
+
+def _reap(*_: object) -> None:
+    """Keepers that have ended are not worth a word."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _import(modules: list[str]) -> None:

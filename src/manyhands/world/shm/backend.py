@@ -24,7 +24,6 @@ torch.distributed has no authentication and neither has this: any process of the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -33,6 +32,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...record.cores import available_cores
 from .channels import Channels
 from .collectives import Collectives
 from .engine import Engine
@@ -322,8 +322,7 @@ def _crowded(ranks: int) -> bool:
     """Whether there are more ranks than cores, so that one who spins keeps another from running."""
     if dist.is_initialized():
         ranks = max(ranks, dist.get_world_size())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ranks > cores
+    return ranks > available_cores()
 
 
 def _create(group: Any, options: Options | None) -> SharedMemoryGroup:
