@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
-import time
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from manyhands.studies.compare import contenders
-from tests.conftest import Command
+from tests.conftest import Command, pressed_once
 
 SMALL = "glyphs:train=640,test=100"
 TASK = """
@@ -63,6 +59,11 @@ class Planted(torch.nn.Module):
         if self.calls == 3 and len(x) == 16 and i_am(1):  # half a batch: only where batches are sharded
             raise RuntimeError("planted")
         return x
+"""
+OTHER_NUMBERS = """
+class Planted(torch.nn.Module):
+    def forward(self, x):
+        return 1.01 * x if i_am(1) else x
 """
 SLOW = """
 class Planted(torch.nn.Module):
@@ -134,6 +135,30 @@ def test_a_slow_rank_is_named_with_its_phase_in_table_and_page(
     assert json.loads(Path("all/single-1t/run.json").read_text())["slow_rank"] is None
 
 
+def test_an_exact_row_with_another_first_loss_says_so(command: Command) -> None:
+    """One rank computes something else, which no trial before the start sees; the first loss shows it for nothing."""
+    words = [
+        "compare",
+        plant(OTHER_NUMBERS),
+        "ddp",
+        "--ranks",
+        "2",
+        "--max-steps",
+        "12",
+        "--rounds",
+        "0",
+        "--threads",
+        "1",
+    ]
+    code, out, err = command(*words, "--run-dir", "all", "--quiet")
+    assert code == 0, err
+    record = json.loads(Path("all/ddp/run.json").read_text())
+    assert record["exact"]
+    assert "ddp begins with a loss of" in record["notes"][-1]
+    assert "ddp begins with a loss of" in " ".join(out.split())
+    assert not any("begins with" in note for note in json.loads(Path("all/single-1t/run.json").read_text())["notes"])
+
+
 def test_a_failed_row_leaves_the_others_whole_and_shows_in_the_exit_code(command: Command) -> None:
     task = plant(FAILS_UNDER_DDP)
     refused = "parameter_server:servers=400"
@@ -165,20 +190,9 @@ def test_a_time_limit_ends_one_row_and_the_others_go_on(command: Command) -> Non
 
 
 def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None, command: Command) -> None:
-    def interrupt() -> None:
-        while not over.is_set() and not Path("all/ddp/live.json").exists():
-            time.sleep(0.02)
-        if not over.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    over, words = Event(), ["compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2", "--threads", "1"]
-    finger = Thread(target=interrupt)
-    finger.start()
-    try:
-        code, out, err = command(*words, "--run-dir", "all")
-    finally:
-        over.set()
-        finger.join()
+    words = ["compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2", "--threads", "1", "--run-dir", "all"]
+    with pressed_once("all/ddp/live.json"):
+        code, out, err = command(*words)
     assert code == 130
     assert err.strip().splitlines()[-1] == "manyhands: interrupted"
     statuses = {path.parent.name: json.loads(path.read_text()) for path in Path("all").glob("*/run.json")}

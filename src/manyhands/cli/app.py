@@ -11,6 +11,8 @@ import typer
 from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
+from .diagnose import diagnose
+from .doctor import doctor
 from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
@@ -28,11 +30,13 @@ app = typer.Typer(
 for command in (
     train,
     compare,
+    diagnose,
     verify,
     evaluate,
     report,
     runs,
     watch,
+    doctor,
     chaos,
     tasks,
     strategies,

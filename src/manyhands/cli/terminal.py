@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..record.evaluation import in_words, metrics_of
+from ..record.hints import hints
 from ..record.run import PHASES, Run
 from ..record.slow_rank import slow_name
 from ..record.untrusted import plain
@@ -84,6 +85,9 @@ def show_run(run: Run) -> None:
         out.print(f"  not exact: {run.exact_reason}")
     for note in run.notes:
         out.print(f"  note: {note}")
+    for hint in hints(run):
+        if hint.bottleneck != "straggler" or not run.slow_rank:  # else it stands above
+            out.print(f"  hint: {hint.sentence}")
     if run.folder is not None:
         out.print(f"  kept in {run.folder}")
 

@@ -87,7 +87,7 @@ def page(runs: Sequence[Run], title: str | None = None, target: float | None = N
         _template().render(
             title=title or title_of(runs),
             contents=CONTENTS,
-            sentences=[words.verdict(runs), *words.remarks(runs)],
+            sentences=words.sentences(runs),
             facts=common_facts(runs),
             caption=_caption(runs, target),
             columns=[column for column in columns(rows, target) if column.key != "note"],  # it stands under the name

@@ -1,28 +1,39 @@
 """Conclusions in words: one or two sentences that follow from the figures, and no more than those allow.
 
+Where the record of one process shows what no strategy cures, a loader that takes most of the step say, that comes first.
 A difference inside the spread of the rounds is called "as fast as"; the row of one process with all cores is
 asked before any strategy is praised, because a gain that more threads bring as well is not the strategy's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from ..record import first_loss
+from ..record.hints import Hint, hints
 from ..record.run import Run
 from ..record.slow_rank import slow_name
 from .comparing import baselines, measured, names, relation, setting, speedup, surely_same
 from .figures import accuracy, kind, largest_phase, number, percent, phase_times, speed, speeds
 from .script_words import is_script, script_verdict
 
-LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence
+LOST_ACCURACY = 0.005  # a test accuracy lower by more than this is worth a sentence,
+NOISE_ERRORS = 2  # if it is also more standard errors of the difference than this
+NO_STRATEGY_CURES = ("loading", "transfer", "augmentation", "launch")  # bottlenecks of one process that lead
 MORE_ROUNDS = 9  # where a comparison had none or one
 MUCH_SLOWER = 1.5  # so is a strategy this many times slower than the fastest
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def conclusion(runs: Sequence[Run]) -> str:
-    """The verdict on speed, and the remark that matters most beside it."""
-    return " ".join([verdict(runs), *remarks(runs)][:2])
+    """The verdict on speed, and the sentence that matters most beside it."""
+    return " ".join(sentences(runs)[:2])
+
+
+def sentences(runs: Sequence[Run]) -> list[str]:
+    """All there is to say, what matters most first."""
+    return _Comparison(runs).sentences()
 
 
 def verdict(runs: Sequence[Run]) -> str:
@@ -46,6 +57,23 @@ class _Comparison:
 
     def name(self, run: Run) -> str:
         return self.names[id(run)]
+
+    def sentences(self) -> list[str]:
+        first, said = self.cause(), self.verdict()
+        if first is None:
+            return [said, *self.remarks()]
+        return [first, f"As it is, {_small(said)}", *self.remarks()]
+
+    def cause(self) -> str | None:
+        """What takes the time of one process, where it is nothing that ranks are for; none where one run stands alone."""
+        if len(self.ranking) < 2 or len({setting(run) for run in self.ranking}) > 1 or any(map(is_script, self.runs)):
+            return None
+        base = min((run for run in self.ranking if run.strategy == "single"), key=_threads, default=self.ranking[0])
+        found = next((hint for hint in hints(base) if hint.bottleneck in NO_STRATEGY_CURES), None)
+        if found is None:
+            return None
+        where = f"In {process(base)}" if base.strategy == "single" else f"Under {self.name(base)}"
+        return f"{where}, {_small(found.sentence)}"
 
     # -- the verdict --------------------------------------------------------------------------------------------
 
@@ -71,7 +99,7 @@ class _Comparison:
 
     def alone(self, run: Run) -> str:
         text = f"{self.name(run)} trains {speed(run):,.0f} samples/s on {_amount(run.ranks, 'rank')}"
-        largest = largest_phase(run)
+        largest = largest_phase(run) if not self.hints(run) else None
         return f"{text}; {percent(largest[1])} of its step is {largest[0]}" if largest else text
 
     def against_one_process(self, tied: Sequence[Run], singles: Sequence[Run]) -> str:
@@ -107,29 +135,69 @@ class _Comparison:
 
     def remarks(self) -> list[str]:
         lost = [(run, sentence) for run in measured(self.runs) if (sentence := self.lost_accuracy(run))]
-        fastest = self.ranking[0] if self.ranking else None
+        fastest = self.ranking[0] if self.ranking else next(filter(_measured_script, self.runs), None)
         return [
+            *self.other_first_losses(),
             *(sentence for run, sentence in lost if run is fastest),
             *self.slow_ranks(),
+            *(self.of_run(fastest, hint) for hint in self.hints(fastest)),
             *self.broken("failed", "failed"),
             *(sentence for run, sentence in lost if run is not fastest),
             *self.much_slower(),
             *self.broken("stopped", "was stopped"),
             *self.broken("refused", "was refused"),
+            *filter(None, map(self.accuracy_noise, measured(self.runs))),
         ]
 
+    def hints(self, run: Run | None) -> list[Hint]:
+        """What this run's record shows, beyond what other sentences say: a slow rank, or the cause that leads."""
+        said = NO_STRATEGY_CURES if self.cause() else ()
+        known = hints(run) if run is not None else []
+        return [hint for hint in known if hint.bottleneck not in (*said, "straggler", "start")]
+
+    def of_run(self, run: Run | None, hint: Hint) -> str:
+        if run is None or len(self.runs) == 1:
+            return hint.sentence
+        return f"Under {self.name(run)}, {_small(hint.sentence)}"
+
+    def other_first_losses(self) -> list[str]:
+        """Exact strategies that do not begin where one process begins."""
+        found = []
+        for run in measured(self.runs):
+            single = next(iter(baselines(run, self.runs)), None)
+            if single is not None and (apart := first_loss.differing(run, single)):
+                found.append(f"{self.name(run)} {first_loss.in_words(*apart)}; `manyhands verify` finds out why.")
+        return found
+
     def lost_accuracy(self, run: Run) -> str | None:
+        reached, reference, noise = self.accuracies(run)
+        if reference - reached <= max(LOST_ACCURACY, noise):
+            return None
+        return (
+            f"{self.name(run)} ends {100 * (reference - reached):.1f} points of test accuracy below one process "
+            f"({percent(reached, 1)} against {percent(reference, 1)})."
+        )
+
+    def accuracy_noise(self, run: Run) -> str | None:
+        """A difference that looks like one, and is what another seed would bring as well."""
+        reached, reference, noise = self.accuracies(run)
+        if not LOST_ACCURACY < abs(reference - reached) <= noise:
+            return None
+        return (
+            f"The test accuracy of {self.name(run)} ({percent(reached, 1)}) and of one process ({percent(reference, 1)}) "
+            f"differ by no more than noise: {_samples(run):,} test samples tell {100 * noise:.1f} points apart."
+        )
+
+    def accuracies(self, run: Run) -> tuple[float, float, float]:
+        """That of a run, that of one process, and the largest difference that their test samples do not tell from none."""
         reached = accuracy(run)
         references = [value for single in baselines(run, self.runs) if (value := accuracy(single)) is not None]
         if run.strategy == "single" or reached is None or not references:
-            return None
-        lost = min(references) - reached
-        if lost <= LOST_ACCURACY:
-            return None
-        return (
-            f"{self.name(run)} ends {100 * lost:.1f} points of test accuracy below one process "
-            f"({percent(reached, 1)} against {percent(min(references), 1)})."
-        )
+            return 0.0, 0.0, 0.0
+        reference = min(references)
+        variance = reached * (1 - reached) + reference * (1 - reference)
+        noise = NOISE_ERRORS * math.sqrt(max(0.0, variance) / _samples(run)) if _samples(run) else 0.0
+        return reached, reference, noise
 
     def slow_ranks(self) -> list[str]:
         """A sentence for every rank (or server) and phase that is slow, with the strategies under which it is."""
@@ -159,6 +227,14 @@ class _Comparison:
         if rival.strategy != "single":  # else the verdict has told how much slower
             parts.insert(0, f"is {_times(ratio)} slower than {self.name(rival)}")
         return [f"{self.name(slowest)} {' and '.join(parts)}."] if parts else []
+
+
+def _threads(run: Run) -> int:
+    return run.threads or 0
+
+
+def _samples(run: Run) -> int:
+    return int((run.test or {}).get("samples") or 0)
 
 
 def _measured_script(run: Run) -> bool:
@@ -251,6 +327,10 @@ def _join(parts: Sequence[str], last: str = "and") -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _small(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _first_line(text: object, limit: int = 160) -> str:

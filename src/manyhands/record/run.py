@@ -52,6 +52,8 @@ class Run:
     threads: int | None = None
     batch_size: int | None = None
     accumulate: int | None = 1
+    data: str | None = None  # where samples come from: "memory", a "dataset" read one by one, or a "stream"
+    loader_workers: int | str | None = None  # processes per rank that read ahead; "auto": the fit chose
     precision: str | None = "fp32"
     seed: int | None = 0
     environment: dict[str, Any] = field(default_factory=dict)

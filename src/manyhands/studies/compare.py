@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, RankFailed, Refused
+from ..record import first_loss
 from ..record.cores import available_cores
 from ..record.run import Run
 from ..record.slow_rank import agreed
@@ -99,6 +100,7 @@ def compare(
         shown.say("interrupted: keeping what was finished")
         for row in rows:
             row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
+    _check_first_losses(rows)
     number = uuid.uuid4().hex[:12]
     runs = Runs(_finish(row, run_dir, number) for row in rows)
     runs.interrupted = interrupted
@@ -158,6 +160,14 @@ def _measure_rounds(
                 row.slow.append(piece.suspect)
             else:
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
+
+
+def _check_first_losses(rows: Sequence[Contender]) -> None:
+    """A row that promises the weights of `single` begins with its loss, or its record says that it does not."""
+    single = next((row.run for row in rows if row.run and row.strategy.name == "single" and row.run.losses), None)
+    for row in rows:
+        if single is not None and row.run and (apart := first_loss.differing(row.run, single)):
+            row.run.notes.append(f"{row.label} {first_loss.in_words(*apart)}; `manyhands verify` finds out why")
 
 
 def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:

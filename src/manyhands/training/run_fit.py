@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from ..data.loading import DatasetSource
+from ..data.sources import TensorSource
+from ..data.stream import StreamSource
 from ..errors import RankFailed, Refused
 from ..record.live import Live
 from ..record.run import Run
@@ -30,6 +33,8 @@ from .checkpoints.read import latest
 from .progress import Progress
 from .rank_training import Outcome
 from .settings import FitSettings
+
+KINDS: dict[type, str] = {TensorSource: "memory", DatasetSource: "dataset", StreamSource: "stream"}
 
 
 @without_lost_threads
@@ -88,6 +93,8 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], settings
         devices=[str(device) for device in devices],
         batch_size=job.task.batch_size,
         accumulate=job.settings.accumulate,
+        data=KINDS.get(type(job.train)),
+        loader_workers=job.settings.loader_workers,
         precision=job.settings.precision,
         seed=job.task.seed,
         command=settings.command,
