@@ -17,6 +17,7 @@ from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
+from .verify import verify
 
 app = typer.Typer(
     name="manyhands",
@@ -30,6 +31,7 @@ for command in (
     train,
     compare,
     diagnose,
+    verify,
     evaluate,
     report,
     runs,
