@@ -20,6 +20,7 @@ _WHERE = {
     "evaluate": "training.evaluate",
     "load_task": "tasks",
     "compare": "studies.compare",
+    "diagnose": "studies.diagnose.diagnose",
     "report": "pages",
     "from_transformers": "bridges.transformers",
     "fit_settings": "bridges.transformers",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from .record.run import Run as Run
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
+    from .studies.diagnose.diagnose import diagnose as diagnose
     from .task import Task as Task
     from .tasks import load_task as load_task
     from .training.evaluate import evaluate as evaluate

@@ -11,6 +11,7 @@ import typer
 from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
+from .diagnose import diagnose
 from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
@@ -24,7 +25,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (train, compare, evaluate, report, runs, watch, chaos, tasks, strategies):  # in the order of --help
+for command in (
+    train,
+    compare,
+    diagnose,
+    evaluate,
+    report,
+    runs,
+    watch,
+    chaos,
+    tasks,
+    strategies,
+):  # in the order of --help
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(run)  # what follows SCRIPT is the script's own
 

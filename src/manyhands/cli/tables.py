@@ -140,3 +140,27 @@ def show_strategies(rows: Sequence[Mapping[str, Any]]) -> None:
     out.print("exact: promises the weights that one process would train")
     if len(headings) < 4:
         out.print(f"where each runs: in {WIDEST} columns, or with --json")
+
+
+def show_diagnosis(result: Mapping[str, Any]) -> None:
+    """What was tried with its gain, what was not and why, the verdict, and what to type."""
+    out = console()
+    if result["experiments"]:
+        shown = table(
+            ["one thing changed", "step ms", "speed-up", "over rounds"], ["step ms", "speed-up", "over rounds"]
+        )
+        for one in result["experiments"]:
+            low, high = one["interval"]
+            shown.add_row(one["change"], f"{one['step_ms']:.2f}", f"{one['speedup']:.2f}x", f"{low:.2f} to {high:.2f}")
+        out.print(shown)
+    for one in result["not_tried"]:
+        out.print(f"not tried: {one['change']} ({one['reason']})")
+    out.print()
+    out.print(result["verdict"])
+    for one in result["advice"]:
+        out.print(f"{one['speedup']:.1f}x  {one['command']}", soft_wrap=True)
+    if result.get("applied"):
+        applied = result["applied"]
+        out.print(
+            f"Applied: {applied['change']} made the job {applied['speedup']:.1f}x faster, {applied['promised']:.1f}x promised."
+        )

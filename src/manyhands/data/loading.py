@@ -7,7 +7,9 @@ random depends on the sample alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -86,22 +88,36 @@ class Loading:
         if isinstance(self.source, StreamSource):
             if not self.workers:
                 return self.source.parts(self.order, self.shard, epoch, first)
-            return iter(self._by_workers(_Pass(self.source, self.order, self.shard, epoch, first)))
+            return _started(self._by_workers(_Pass(self.source, self.order, self.shard, epoch, first)))
         source, self._requests.epoch, self._requests.first = self.source, epoch, first
         if not self.workers:
             return (Part(source.read(*request)) for request in self._requests)
         self._loader = self._loader or self._by_workers(_Reads(source), sampler=self._requests, persistent_workers=True)
-        return iter(self._loader)
+        return _started(self._loader)
 
     def _by_workers(self, dataset: Dataset, **options: Any) -> DataLoader:
-        return DataLoader(
-            dataset,
-            batch_size=None,
-            collate_fn=_as_it_is,
-            num_workers=self.workers,
-            pin_memory=self.pinned,
-            **options,
-        )
+        with _as_many_as_asked():
+            return DataLoader(
+                dataset,
+                batch_size=None,
+                collate_fn=_as_it_is,
+                num_workers=self.workers,
+                pin_memory=self.pinned,
+                **options,
+            )
+
+
+@contextmanager
+def _as_many_as_asked() -> Iterator[None]:
+    """Without torch's doubt about more workers than cores: workers that sleep need none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+def _started(loader: DataLoader) -> Iterator[Any]:
+    with _as_many_as_asked():
+        return iter(loader)
 
 
 class _Reads(Dataset):

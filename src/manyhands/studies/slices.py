@@ -52,6 +52,7 @@ class Variant:
     slices: list[Run | None] = field(default_factory=list)  # one per round; None where it was not run
     problem: str | None = None  # why it cannot be run
     pace: float | None = None  # seconds per step, as last seen
+    fewest: int = FEWEST  # steps of a slice
 
     @property
     def runs(self) -> list[Run]:
@@ -78,8 +79,19 @@ def speedups(variant: Variant, base: Variant) -> list[float]:
 
 def run_slice(variant: Variant, seconds: float) -> Run | None:
     """A fit of about so many seconds of steps; None, and the reason in `problem`, where there cannot be one."""
-    steps = FIRST if variant.pace is None else round(seconds / max(variant.pace, 1e-6))
-    steps = min(MOST, max(FEWEST, steps))
+    run = _short_fit(variant, seconds)
+    if run is not None and len(run.durations_ms) < 0.4 * _steps(variant, seconds):  # its pace was not known
+        run = _short_fit(variant, seconds)
+    return run
+
+
+def _steps(variant: Variant, seconds: float) -> int:
+    wanted = FIRST if variant.pace is None else round(seconds / max(variant.pace, 1e-6))
+    return min(MOST, max(variant.fewest, wanted))
+
+
+def _short_fit(variant: Variant, seconds: float) -> Run | None:
+    steps = _steps(variant, seconds)
     settings = replace(
         variant.settings, run_dir=None, resume=False, checkpoint_every=None, on_step=None, on_epoch=None,
         progress=False, step=replace(variant.settings.step, max_steps=steps),

@@ -242,3 +242,16 @@ def test_torchrun_joins_instead_of_launching(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
     record = json.loads(done.stdout)
     assert (record["status"], record["steps"], record["ranks"]) == ("done", 5, 2)
+
+
+def test_a_method_that_reads_self_classes_travels() -> None:
+    """cloudpickle takes `self.classes` beside a use of torch for the module torch.classes, which has no pickle."""
+
+    class Labels:
+        classes = (3, 1)
+
+        def total(self) -> float:
+            return float(torch.tensor(self.classes).sum())
+
+    labels = Labels()
+    assert launch(lambda process: labels.total(), 1) == [4.0]

@@ -12,7 +12,10 @@ import contextlib
 import io
 import os
 import pickle
+import sys
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -53,7 +56,17 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, nn.Parameter) and (hooks := hooks_on(value)):  # torch leaves them behind
             made, arguments = value.__reduce_ex__(5)[:2]
             return made, arguments, hooks, None, None, _hook_on
+        if _is_odd_module(value):
+            return import_module, (value.__name__,)
         return super().reducer_override(value)
+
+
+def _is_odd_module(value: Any) -> bool:
+    """Whether this is a module of a type of its own, as torch.classes and torch.ops are: those have no pickle.
+
+    cloudpickle sends them along with any function that uses torch and has an attribute of that name, as `self.classes`.
+    """
+    return isinstance(value, ModuleType) and type(value) is not ModuleType and sys.modules.get(value.__name__) is value
 
 
 class _Storage:

@@ -1,0 +1,79 @@
+"""`manyhands diagnose`: what holds a job back, by experiment, or as far as the record of a run tells."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import BadInput
+from .inputs import new_folder, read_task, task_source
+from .options import AsJson, Quiet, fit_options, with_options
+
+
+@with_options(fit_options)
+def diagnose(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK|RUN", help="a task to experiment with, or the folder of a run")
+    ] = "glyphs",
+    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="ddp, pipeline:chunks=8, ...")] = "single",
+    budget: Annotated[float, typer.Option(help="seconds for the experiments")] = 120.0,
+    apply: Annotated[bool, typer.Option("--apply", help="then run the job with the best change")] = False,
+    even_if_busy: Annotated[
+        bool, typer.Option("--even-if-busy", help="judge although other processes use the cores")
+    ] = False,
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help="as the job writes them: steps (200), or seconds (30s)")
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="where --apply keeps the run")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    **chosen: Any,
+) -> None:
+    """Find what holds a job back by changing one thing at a time, and what helps by how much."""
+    from . import tables, terminal
+
+    if _is_run(task):
+        from ..record.run import Run
+        from ..studies.diagnose.stored import diagnose_run
+
+        if apply:
+            raise BadInput(f"--apply needs a task to run; {task} is the record of a run")
+        result = diagnose_run(Run.load(task, weights=False))
+    else:
+        from ..studies.diagnose.diagnose import diagnose as find_out
+
+        work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+        say = (lambda text: None) if quiet else _said_since(time.monotonic())
+        result = find_out(
+            work,
+            strategy,
+            budget=budget,
+            apply=apply,
+            even_if_busy=even_if_busy,
+            run_dir=(run_dir or new_folder(work.name, strategy)) if apply else None,
+            say=say,
+            checkpoint_every=checkpoint_every,
+            source=task_source(task),
+            **chosen,
+        )
+    if as_json:
+        terminal.show_json(result)
+    else:
+        tables.show_diagnosis(result)
+
+
+def _is_run(spec: str) -> bool:
+    """A folder, or a record: what is neither is a task."""
+    path = Path(spec)
+    return path.is_dir() or (path.suffix == ".json" and path.is_file())
+
+
+def _said_since(began: float) -> Any:
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    return say
