@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from time import monotonic
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,14 +58,11 @@ def _generator(job: Job) -> Iterator[Finding]:
         yield Finding("generator", message, "draw from the keys (mh.augment.uniform), or from torch's own generator")
     if not isinstance(source, DatasetSource):
         return
-    own = list(_generators_in(source.dataset))
-    states = [(generator, _state(generator)) for _, generator in own]
+    own = [(name, generator, _state(generator)) for name, generator in _generators_in(source.dataset)]
     began = monotonic()
     for index in range(min(READ, len(source))):
         if not _same_again(source, index):
-            drawn = [
-                name for (name, generator), (_, before) in zip(own, states, strict=True) if _moved(generator, before)
-            ]
+            drawn = dict.fromkeys(name for name, generator, before in own if _moved(generator, before))
             where = f" ({', '.join(drawn)})" if drawn else ""
             message = (
                 f"Sample {index} of task.train is another one each time it is read under the same seed: it draws from a "
@@ -79,17 +76,16 @@ def _generator(job: Job) -> Iterator[Finding]:
             break
         if monotonic() - began > READ_SECONDS:
             break
-    for generator, before in states:
-        _restore(generator, before)
 
 
 def _same_augmented(job: Job) -> bool:
     _, _, augment = job.copies()
     assert augment is not None
     results = []
+    with seeded(0):
+        input, _ = job.example(READ)
     for _ in range(2):
         with seeded(0):
-            input, _ = job.example(READ)
             results.append([*nest.leaves(augment(nest.each(input, Tensor.clone), torch.arange(nest.count(input))))])
     return all(_equal(one, two) for one, two in zip(*results, strict=True))
 
@@ -125,7 +121,7 @@ def _held(name: str, item: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{place}]", held) for place, held in enumerate(item[:20]))
     elif isinstance(item, FunctionType):
         known = item.__globals__
-        yield from ((word, known[word]) for word in item.__code__.co_names if isinstance(known.get(word), GENERATORS))
+        yield from ((word, known[word]) for word in _names(item.__code__) if isinstance(known.get(word), GENERATORS))
         cells = zip(item.__code__.co_freevars, item.__closure__ or (), strict=False)
         yield from ((word, cell.cell_contents) for word, cell in cells)
     elif not isinstance(item, Tensor | np.ndarray | str | bytes | int | float | type | None):
@@ -137,6 +133,14 @@ def _held(name: str, item: Any) -> Iterator[tuple[str, Any]]:
             for word, function in vars(kind).items()
             if isinstance(function, FunctionType)
         )
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names that a function uses, those of functions inside it too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _state(generator: Any) -> Any:
@@ -156,17 +160,6 @@ def _full(state: Any) -> Any:
     return [
         part.tolist() if hasattr(part, "tolist") else _full(part) if isinstance(part, dict) else part for part in parts
     ]
-
-
-def _restore(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(state)
-    else:
-        generator.setstate(state)
 
 
 # ---------------------------------------------------------------- rows in both sets
@@ -207,7 +200,7 @@ def _by_rows(train: Source, test: Source) -> tuple[int, int] | None:
     return (same, len(mine)) if same > 2 * repeated * len(mine) else (0, len(mine))
 
 
-def _rows(source: Source, most: int) -> list[bytes | int]:
+def _rows(source: Source, most: int) -> list[int]:
     """Digests of samples' inputs, spread evenly over the set, as many as time allows."""
     count = min(most, len(source))
     places = torch.linspace(0, len(source) - 1, count).round().long().unique()
@@ -226,7 +219,8 @@ def _rows(source: Source, most: int) -> list[bytes | int]:
     return rows
 
 
-def _digests(leaves: Sequence[Tensor]) -> list[bytes | int]:
+def _digests(leaves: Sequence[Tensor]) -> list[int]:
     """One per row: the hash of its bytes."""
-    arrays = [leaf.detach().cpu().contiguous().reshape(len(leaf), -1).numpy() for leaf in leaves]
+    flat = [leaf.detach().cpu().contiguous().reshape(len(leaf), -1) for leaf in leaves]
+    arrays = [leaf.view(torch.uint8).numpy() for leaf in flat]
     return [hash(tuple(array[row].tobytes() for array in arrays)) for row in range(len(arrays[0]))]

@@ -114,7 +114,7 @@ def _modes_differ(job: Job) -> bool:
 def _frozen_norms(job: Job) -> Iterator[Finding]:
     """BatchNorm whose weights are frozen while its running statistics go on changing."""
     names = [
-        name
+        f'{type(module).__name__} "{name}"'
         for name, module in job.model.named_modules()
         if isinstance(module, BATCHNORMS) and module.training and module.track_running_stats
         and (held := list(module.parameters())) and not any(parameter.requires_grad for parameter in held)

@@ -59,7 +59,7 @@ def not_given(task: Task, trained: Named) -> list[str]:
 
 def in_words_not_given(names: list[str]) -> str:
     return (
-        f"task.optimizer was not given {listed(names)}: training leaves {'it' if len(names) == 1 else 'them'} unchanged"
+        f"the optimizer was not given {listed(names)}: training leaves {'it' if len(names) == 1 else 'them'} unchanged"
     )
 
 
