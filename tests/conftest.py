@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import psutil
@@ -138,6 +139,25 @@ def ends_soon() -> Iterator[None]:
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 60
+
+
+@contextmanager
+def pressed_once(file: str) -> Iterator[None]:
+    """Ctrl-C for this process as soon as the file is there."""
+
+    def press() -> None:
+        while not over.wait(0.02):
+            if Path(file).exists():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    over, finger = Event(), Thread(target=press)
+    finger.start()
+    try:
+        yield
+    finally:
+        over.set()
+        finger.join()
 
 
 def rank_processes() -> list[int]:

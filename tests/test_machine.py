@@ -12,11 +12,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import manyhands as mh
@@ -29,7 +30,7 @@ from manyhands.training.checkpoints.read import latest
 from manyhands.training.run_fit import run_fit
 from manyhands.training.settings import FitSettings
 from tests.breakable import toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, fork_servers, rank_processes
 
 fit = partial(mh.fit, progress=False, threads=1)
 
@@ -187,36 +188,51 @@ def test_the_usual_ports_may_be_taken() -> None:
         assert fit(toy(epochs=1), "ddp", ranks=2).status == "done"
 
 
-FEW_DESCRIPTORS = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-sys.path[:0] = [{root!r}]
-import manyhands as mh
-from tests.breakable import toy
-for strategy in ("ddp", "hogwild"):
-    run = mh.fit(toy(), strategy, ranks=2, threads=1, progress=False, run_dir={folder!r}, checkpoint_every=2)
-    assert run.status == "done"
-import os
-before = len(os.listdir("/dev/fd"))
-for _ in range(3):
-    mh.fit(toy(epochs=1), threads=1, progress=False)
-assert len(os.listdir("/dev/fd")) == before, "descriptors leak"
-try:
-    mh.fit(toy(samples=4000), "ddp", ranks=200, threads=1, progress=False)
-except mh.ManyhandsError as problem:
-    print(problem)
-"""
+@contextmanager
+def few_descriptors(most: int) -> Iterator[None]:
+    """For this process and the fork server, whose limit the ranks inherit."""
+    limited = [psutil.Process(), *fork_servers()]
+    assert len(limited) == 2
+    before = [process.rlimit(psutil.RLIMIT_NOFILE) for process in limited]
+    for process, (_, hard) in zip(limited, before, strict=True):
+        process.rlimit(psutil.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        for process, limits in zip(limited, before, strict=True):
+            process.rlimit(psutil.RLIMIT_NOFILE, limits)
 
 
 def test_256_file_descriptors_are_enough_or_it_is_said(tmp_path: Path) -> None:
     """Many fits one after the other leak none; far too many ranks are refused with one line."""
-    code = FEW_DESCRIPTORS.format(root=str(ROOT), folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "file descriptors" in done.stdout
-    assert len(done.stdout.strip().splitlines()) == 1
+    fit(toy(epochs=1))  # the server is there
+    with few_descriptors(256):
+        for strategy in ("ddp", "hogwild"):
+            assert fit(toy(), strategy, ranks=2, run_dir=tmp_path, checkpoint_every=2).status == "done"
+        before = len(os.listdir("/dev/fd"))
+        for _ in range(3):
+            fit(toy(epochs=1))
+        assert len(os.listdir("/dev/fd")) == before, "descriptors leak"
+        with pytest.raises(mh.ManyhandsError, match=r"^.* file descriptors .*$"):
+            fit(toy(samples=4000), "ddp", ranks=200)
 
 
+def test_nothing_of_a_run_is_in_dev_shm() -> None:
+    """However small it is, as in containers."""
+    seen: list[str] = []
+
+    def look(_: Any) -> None:
+        for process in rank_processes():
+            with suppress(OSError):  # it has ended meanwhile
+                seen.extend(Path(f"/proc/{process}/maps").read_text().splitlines())
+
+    for strategy in ("ddp", "hogwild"):
+        assert fit(toy(), strategy, ranks=2, max_steps=3, on_step=look).status == "done"
+    assert any("memfd:" in line for line in seen), "what ranks share"
+    assert not [line for line in seen if "/dev/shm" in line]
+
+
+@pytest.mark.soak  # why it is no matter: above
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs root to mount a small /dev/shm")
 def test_a_small_dev_shm_is_no_matter(tmp_path: Path) -> None:
     """Shared weights of 4 MB where /dev/shm holds 1 MB."""

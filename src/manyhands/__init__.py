@@ -20,7 +20,9 @@ _WHERE = {
     "evaluate": "training.evaluate",
     "load_task": "tasks",
     "compare": "studies.compare",
+    "doctor": "studies.doctor.doctor",
     "diagnose": "studies.diagnose.diagnose",
+    "verify": "studies.verify.verify",
     "report": "pages",
     "from_transformers": "bridges.transformers",
     "fit_settings": "bridges.transformers",
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
     from .studies.diagnose.diagnose import diagnose as diagnose
+    from .studies.doctor.doctor import doctor as doctor
+    from .studies.verify.verify import verify as verify
     from .task import Task as Task
     from .tasks import load_task as load_task
     from .training.evaluate import evaluate as evaluate

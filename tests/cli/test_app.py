@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from manyhands.cli.inputs import recorded_task
 from manyhands.errors import BadInput
-from tests.conftest import Command
+from tests.conftest import Command, pressed_once
 
 SMALL = "glyphs:train=640,test=100"
 
@@ -193,26 +192,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "manyhands",
-        "train",
-        SMALL,
-        "ddp",
-        "--ranks",
-        "2",
-        "--epochs",
-        "1000",
-        "--run-dir",
-        "r",
-    ]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert any("epoch 1" in line for line in process.stderr), "notes may come first"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=25)  # 2 s where nothing else runs; a hang would be for ever
-    assert process.returncode == 130
+def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, command: Command) -> None:
+    """In a process of its own: bridges/test_scripts.py."""
+    with pressed_once("r/live.json"):
+        code, _, err = command("train", SMALL, "ddp", "--ranks", "2", "--epochs", "100000", "--run-dir", "r")
+    assert code == 130
     assert err.strip().splitlines()[-1] == "manyhands: interrupted"
-    assert json.loads((tmp_path / "r" / "run.json").read_text())["status"] == "stopped"
+    assert json.loads(Path("r/run.json").read_text())["status"] == "stopped"

@@ -21,6 +21,7 @@ from manyhands.training.build import build
 from manyhands.world.shm import backend as shm
 from manyhands.world.shm import trial as shm_trial
 from tests.conftest import ROOT, make_task, quick_fit
+from tests.strategies.driving import reference
 
 VERSION = torch.__version__
 
@@ -70,14 +71,21 @@ GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a stra
 }
 
 
+@functools.cache
+def usual_run(strategy: str) -> mh.Run:
+    """With all the parts, once for all that are taken away."""
+    run = quick_fit(wide_task(), strategy, max_steps=4, **({} if strategy == "single" else {"ranks": 2}))
+    assert [note for note in run.notes if "torch" in note] == []
+    return run
+
+
 @pytest.mark.parametrize("name", GONE)
 def test_without_a_part_a_fit_trains_to_the_same_weights_with_one_note(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, attribute, strategy = GONE[name]
     ranks = {} if strategy == "single" else {"ranks": 2}
-    usual = quick_fit(wide_task(), strategy, max_steps=4, **ranks)
-    assert [note for note in usual.notes if "torch" in note] == []
+    usual = usual_run(strategy)
     if isinstance(place, Part) or place in (torch.ops.mkldnn, torch.ops.aten):  # cannot be, or stay, deleted
         monkeypatch.setattr(place, attribute, gone, raising=False)
     else:
@@ -164,7 +172,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("how", BREAKS)
 def test_without_shared_memory_ranks_talk_through_gloo(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With torch 2.15 no group could be made, and ddp did not start."""
-    usual = quick_fit(make_task("mlp"), "ddp", ranks=2, max_steps=4)
+    usual = reference("mlp", max_steps=4)
     BREAKS[how](monkeypatch)
     run = quick_fit(make_task("mlp"), "ddp", ranks=2, max_steps=4)
     [note] = [note for note in run.notes if "torch" in note]
@@ -174,10 +182,14 @@ def test_without_shared_memory_ranks_talk_through_gloo(how: str, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "strategy", ["fsdp", "pipeline", "hybrid:replicas=1,stages=2", "local_sgd", "parameter_server"]
-)
+    "strategy",
+    [
+        "fsdp", "pipeline", pytest.param("hybrid:replicas=1,stages=2", marks=pytest.mark.soak), "local_sgd:period=1",
+        "parameter_server",
+    ],
+)  # fmt: skip
 def test_every_strategy_that_uses_it_does_without(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = quick_fit(make_task("mlp"), strategy, ranks=2, max_steps=4)
+    usual = reference("mlp", max_steps=4)
     BREAKS["group"](monkeypatch)
     run = quick_fit(make_task("mlp"), strategy, ranks=2, max_steps=4)
     assert len([note for note in run.notes if "gloo" in note]) == 1

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.strategies.unprepared import (
     CLASSES,
-    CUT,
     FEATURES,
     Net,
+    both_kinds,
     check,
     images,
     numbers,
@@ -141,10 +141,11 @@ KINDS = {
 }
 
 
+@both_kinds
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_train_as_under_single(kind: str) -> None:
+def test_they_train_as_under_single(kind: str, strategies: tuple[str, ...]) -> None:
     model, data = KINDS[kind]
-    check(task_of(model, data()), *CUT, "data_parallel")
+    check(task_of(model, data()), *strategies)
 
 
 # ---------------------------------------------------------------- nests keep their types

@@ -15,7 +15,10 @@ from tests.conftest import distance, make_task, mlp, quick_fit
 from tests.strategies.driving import bytes_of, check_phases, drive, furthest, halving, reference, with_memory
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("mlp", 2), ("skips", 3), ("tied", 2), ("dict", 3)])
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [("skips", 3), ("tied", 2), *(pytest.param(*row, marks=pytest.mark.soak) for row in [("mlp", 2), ("dict", 3)])],
+)
 def test_meeting_after_every_step_is_single(kind: str, ranks: int) -> None:
     run = quick_fit(make_task(kind), "local_sgd:period=1", ranks=ranks, max_steps=30)
     assert distance(reference(kind), run) <= 1e-5  # an average rounds more than a sum of gradients does
@@ -89,9 +92,9 @@ def test_state_is_averaged_by_name_and_goes_on_anywhere() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "options", "stop"),
     [
-        (partial(torch.optim.SGD, lr=0.05), "period=8", 16),  # on an average
+        pytest.param(partial(torch.optim.SGD, lr=0.05), "period=8", 16, marks=pytest.mark.soak),  # on an average
         (with_memory, "period=8", 16),  # on an average, where the momenta of the ranks still differ
-        (with_memory, "period=4", 7),
+        pytest.param(with_memory, "period=4", 7, marks=pytest.mark.soak),
         (partial(torch.optim.AdamW, lr=0.01), "period=3,outer_momentum=0.5,outer_rate=0.7", 11),
     ],
 )

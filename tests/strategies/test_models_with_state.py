@@ -15,7 +15,6 @@ import manyhands as mh
 from tests.conftest import quick_fit
 from tests.strategies.unprepared import (
     CLASSES,
-    CUT,
     FEATURES,
     THREADS,
     Net,
@@ -188,4 +187,6 @@ def by_name_and_mark(named: Any) -> torch.optim.Optimizer:
 
 def test_groups_by_name_and_by_attribute() -> None:
     """torch refuses groups that are empty, and the factory names that are elsewhere."""
-    check(task_of(Marked, optimizer=by_name_and_mark), *CUT, "parameter_server:servers=2")
+    check(
+        task_of(Marked, optimizer=by_name_and_mark), "hybrid:replicas=2,stages=2,chunks=2", "parameter_server:servers=2"
+    )

@@ -16,9 +16,9 @@ import manyhands as mh
 from tests.conftest import quick_fit
 from tests.strategies.unprepared import (
     CLASSES,
-    CUT,
     THREADS,
     Net,
+    both_kinds,
     check,
     numbers,
     task_of,
@@ -40,8 +40,9 @@ def labelled(samples: list[Any]) -> Any:
     return Labelled(values=values, inner={"scale": values[:, :2]}), torch.stack([label for _, label in samples])
 
 
-def test_a_mapping_of_ones_own_arrives_as_such() -> None:
-    check(task_of(Mapped, TensorDataset(*numbers()), collate=labelled), *CUT, *THREADS)
+@both_kinds
+def test_a_mapping_of_ones_own_arrives_as_such(strategies: tuple[str, ...]) -> None:
+    check(task_of(Mapped, TensorDataset(*numbers()), collate=labelled), *strategies)
 
 
 @dataclass
@@ -62,9 +63,10 @@ def of_result(output: Result, target: Tensor) -> Tensor:
     return F.cross_entropy(output.logits, target) + output.hidden[0].pow(2).mean()
 
 
-def test_a_dataclass_comes_back_as_such() -> None:
+@both_kinds
+def test_a_dataclass_comes_back_as_such(strategies: tuple[str, ...]) -> None:
     """It became a dictionary between replicas and at the end of a cut model."""
-    check(task_of(Typed, loss=of_result), *CUT, *THREADS)
+    check(task_of(Typed, loss=of_result), *strategies)
 
 
 class Box:
@@ -104,9 +106,10 @@ def of_boxes(output: Tensor, targets: list[Any]) -> Tensor:
     return torch.stack(parts).mean()
 
 
-def test_a_list_of_targets_is_split_by_entry() -> None:
+@both_kinds
+def test_a_list_of_targets_is_split_by_entry(strategies: tuple[str, ...]) -> None:
     """One dictionary per sample was cut inside, tensor by tensor, and samples got the losses of others."""
-    check(task_of(Net, TensorDataset(*numbers()), collate=boxed, loss=of_boxes), *CUT, *THREADS)
+    check(task_of(Net, TensorDataset(*numbers()), collate=boxed, loss=of_boxes), *strategies)
 
 
 class Pictures(nn.Module):

@@ -27,7 +27,12 @@ from tests.strategies.sharing import (
 
 @pytest.mark.parametrize(
     ("kind", "ranks", "options"),
-    [("mlp", 2, ""), ("skips", 3, ":servers=2"), ("tied", 2, ":servers=2,over=network"), ("dict", 3, ":over=network")],
+    [
+        pytest.param("mlp", 2, "", marks=pytest.mark.soak),
+        ("skips", 3, ":servers=2"),
+        ("tied", 2, ":servers=2,over=network"),
+        ("dict", 3, ":over=network"),
+    ],
 )
 def test_sync_is_exact(kind: str, ranks: int, options: str, nothing_left: None) -> None:
     run = quick_fit(make_task(kind), "parameter_server" + options, ranks=ranks, max_steps=30)
@@ -232,11 +237,13 @@ class SlowOn(torch.optim.SGD):
 def test_a_slow_server_is_named_and_its_update_is_no_wait(options: str) -> None:
     """The time of an update was booked as the ranks' wait, and a slow server was never named."""
     task = make_task(optimizer=partial(SlowOn, lr=0.1))
-    run = quick_fit(task, f"parameter_server:{options}", ranks=2, max_steps=20)
+    run = quick_fit(task, f"parameter_server:{options}", ranks=2, max_steps=10)
     assert run.phases_ms is not None
-    assert 30.0 <= run.phases_ms["update"] < 60.0  # twice that: booked twice
     assert [row["server"] for row in run.servers] == [0, 1]
-    assert run.servers[1]["phases_ms"]["update"] >= 30.0 > run.servers[0]["phases_ms"]["update"]
+    quick, slow = (row["phases_ms"]["update"] for row in run.servers)
+    assert slow >= 30.0
+    assert quick < slow / 2
+    assert 30.0 <= run.phases_ms["update"] < 1.5 * slow  # twice that: booked twice
     assert run.slow_rank is not None
     assert (run.slow_rank["rank"], run.slow_rank["server"], run.slow_rank["phase"]) == (None, 1, "update")
     check_phases(run)

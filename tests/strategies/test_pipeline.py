@@ -50,7 +50,9 @@ def test_it_trains_the_model_of_single(kind: str, options: str, ranks: int) -> N
     check_phases(run)
 
 
-@pytest.mark.parametrize("options", [":chunks=7", ":split_size=8", ":schedule=interleaved"])
+@pytest.mark.parametrize(
+    "options", [":chunks=7", pytest.param(":split_size=8", marks=pytest.mark.soak), ":schedule=interleaved"]
+)
 def test_a_whole_epoch_with_its_short_last_batch(options: str, nothing_left: None) -> None:
     run = quick_fit(make_task(), "pp" + options, ranks=2, epochs=1)
     assert distance(reference(epochs=1, max_steps=None), run) <= 1e-6
@@ -221,7 +223,7 @@ def test_where_a_model_with_channels_last_is_cut_does_not_show_in_the_last_bit()
         )  # fmt: skip
 
     task = make_task("skips", model=model)
-    runs = [quick_fit(task, f"pipeline:balance={k}+{7 - k}", ranks=2, max_steps=4) for k in (1, 2, 3, 4, 5)]
+    runs = [quick_fit(task, f"pipeline:balance={k}+{7 - k}", ranks=2, max_steps=4) for k in (1, 3, 5)]
     assert runs[0].channels_last
     assert len({run.weights_sha256 for run in runs}) == 1
 
@@ -246,7 +248,7 @@ def sometimes_late(output: Tensor, target: Tensor) -> Tensor:
 def test_who_was_late_does_not_show_in_the_last_bit() -> None:
     """A weight that autograd adds to as well got its two gradients in the order in which messages came."""
     task = make_task("mlp", model=Autoencoder, loss=sometimes_late, batch_size=64)
-    runs = [quick_fit(task, "pipeline:chunks=8,balance=6+1", ranks=2, max_steps=12) for _ in range(3)]
+    runs = [quick_fit(task, "pipeline:chunks=8,balance=6+1", ranks=2, max_steps=5) for _ in range(3)]
     assert len({run.weights_sha256 for run in runs}) == 1
 
 

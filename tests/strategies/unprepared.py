@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +16,12 @@ from tests.conftest import distance, quick_fit
 SAMPLES, FEATURES, CLASSES, BATCH = 46, 16, 5, 8  # the last batch is short
 CUT = ("model_parallel", "pipeline", "hybrid:replicas=2,stages=2,chunks=2")
 THREADS = ("data_parallel", "balanced_data_parallel")
+# One of either kind is enough to tell; test_zoo.py has every strategy.
+both_kinds = pytest.mark.parametrize(
+    "strategies",
+    [("pipeline", "data_parallel"), pytest.param((CUT[0], CUT[2], THREADS[1]), marks=pytest.mark.soak)],
+    ids=["quick", "others"],
+)
 
 
 def numbers() -> tuple[Tensor, Tensor]:

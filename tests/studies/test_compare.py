@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
-import time
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from manyhands.studies.compare import contenders
-from tests.conftest import Command
+from tests.conftest import Command, pressed_once
 
 SMALL = "glyphs:train=640,test=100"
 TASK = """
@@ -194,20 +190,9 @@ def test_a_time_limit_ends_one_row_and_the_others_go_on(command: Command) -> Non
 
 
 def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None, command: Command) -> None:
-    def interrupt() -> None:
-        while not over.is_set() and not Path("all/ddp/live.json").exists():
-            time.sleep(0.02)
-        if not over.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    over, words = Event(), ["compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2", "--threads", "1"]
-    finger = Thread(target=interrupt)
-    finger.start()
-    try:
-        code, out, err = command(*words, "--run-dir", "all")
-    finally:
-        over.set()
-        finger.join()
+    words = ["compare", plant(SLOW, epochs=6), "ddp", "hogwild", "--ranks", "2", "--threads", "1", "--run-dir", "all"]
+    with pressed_once("all/ddp/live.json"):
+        code, out, err = command(*words)
     assert code == 130
     assert err.strip().splitlines()[-1] == "manyhands: interrupted"
     statuses = {path.parent.name: json.loads(path.read_text()) for path in Path("all").glob("*/run.json")}

@@ -78,7 +78,13 @@ def test_models_are_chains_that_can_be_traced(model: nn.Sequential, example: tor
 
 @pytest.mark.parametrize(
     ("make", "norm"),
-    [*((resnet20, norm) for norm in ("batch", "none")), *((small_mobilenet, norm) for norm in NORMS)],
+    [
+        *((resnet20, norm) for norm in ("batch", "none")),
+        *(
+            pytest.param(small_mobilenet, norm, marks=[pytest.mark.soak] if norm in ("batch", "none") else [])
+            for norm in NORMS
+        ),
+    ],
     ids=["resnet20-batch", "resnet20-none", *(f"mobilenetv2-{norm}" for norm in NORMS)],
 )
 def test_every_normalisation_trains(make: Callable[[str], nn.Module], norm: str):

@@ -27,8 +27,6 @@ def trained(name: str, strategy: str) -> mh.Run:
 
 def judge(name: str, strategy: str) -> str:
     """`equal`, the reason why it is not promised, or the refusal; anything else fails."""
-    if name not in _single:
-        _single[name] = trained(name, "single").weights
     wanted = ZOO[name].why if strategy in PARTS else (ZOO[name].chunks or ZOO[name].why) if strategy in CHUNKS else None
     if ZOO[name].why == "random numbers":
         wanted = ZOO[name].why  # every rank draws its own, whatever it computes on
@@ -41,6 +39,8 @@ def judge(name: str, strategy: str) -> str:
         assert re.search(wanted, str(run.exact_reason)), run.exact_reason
         return str(run.exact_reason)
     assert run.exact is True, run.exact_reason
+    if name not in _single:
+        _single[name] = trained(name, "single").weights
     for key, value in _single[name].items():
         apart = float((value - run.weights[key]).abs().max()) if value.numel() else 0.0
         assert apart <= NOISE * max(float(value.abs().max()), 1e-3), f"{key} is off by {apart}"

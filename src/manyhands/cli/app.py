@@ -12,10 +12,12 @@ from ..errors import BadInput, ManyhandsError, RankFailed
 from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from .diagnose import diagnose
+from .doctor import doctor
 from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
+from .verify import verify
 
 app = typer.Typer(
     name="manyhands",
@@ -29,10 +31,12 @@ for command in (
     train,
     compare,
     diagnose,
+    verify,
     evaluate,
     report,
     runs,
     watch,
+    doctor,
     chaos,
     tasks,
     strategies,

@@ -158,9 +158,10 @@ def show_diagnosis(result: Mapping[str, Any]) -> None:
     out.print()
     out.print(result["verdict"])
     for one in result["advice"]:
-        out.print(f"{one['speedup']:.1f}x  {one['command']}", soft_wrap=True)
+        gain = f"{one['speedup']:.1f}x" if one["speedup"] else "try"
+        out.print(f"{gain:>5}  {one['command']}", soft_wrap=True)
     if result.get("applied"):
         applied = result["applied"]
         out.print(
-            f"Applied: {applied['change']} made the job {applied['speedup']:.1f}x faster, {applied['promised']:.1f}x promised."
+            f"Applied: {applied['change']} made the job {applied['speedup']:.1f}x faster (promised: {applied['promised']:.1f}x)."
         )

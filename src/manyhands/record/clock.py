@@ -11,50 +11,25 @@ the step by construction, and what nobody claimed is `other`. A rank with a GPU 
       clock.end_step()
     clock.stop()                             evaluation and checkpoints are not steps
 
-Between two marks a rank may have been ready to run while something else ran on its core. `watch_core` measures how long
-that was in the phases in which it works; a rank that looks slow may just have had no core.
+Between two marks a rank may have slept, or been ready to run while something else ran on its core. `watch_core` looks at
+both (`core_watch.py`); a rank that looks slow may just have had no core.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
+from .core_watch import CoreWatch, switches
 from .run import PHASES
 
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 OTHER = NUMBER["other"]
-_IDLE = (NUMBER["communication"], NUMBER["wait"])
 BEAT_STEP, BEAT_PHASE, BEAT_SINCE, BEAT_CELLS = range(4)  # what a clock writes at the beginning of a heartbeat row
 TRACED_STEPS = range(3, 9)  # the steps whose phases are kept one by one, for the timeline
 TRACE_LIMIT = 4000
-
-
-class CoreTime:
-    """How long the thread that makes it was ready to run while something else ran on its core, which Linux tells.
-
-    A look costs about a microsecond.
-    """
-
-    def __init__(self) -> None:
-        try:
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._file = -1
-
-    def nanoseconds_without(self) -> int:
-        """Since the thread began; always 0 where nobody knows."""
-        try:  # the file has three numbers: CPU time, time ready to run without a core, turns
-            return int(os.pread(self._file, 80, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
 
 
 class Clock:
@@ -76,10 +51,11 @@ class Clock:
         self._began = 0
         self._elapsed = 0  # of the stretches before this one
         self._tracing = False
-        self._core: CoreTime | None = None
+        self._watch: CoreWatch | None = None
         self._watching = False
-        self._without = 0  # nanoseconds without a core, at the last look
-        self._stolen = 0  # those in phases of work, since the watch began
+        self._switches = [0, 0]  # context switches in steps: voluntary, involuntary
+        self._switches_before = (0, 0)
+        self._resumed = 0  # steps of an earlier part of the run
 
     def beat_on(self, row: MutableSequence[int] | memoryview) -> None:
         """Write step and phase here at every mark, for those who watch."""
@@ -96,7 +72,7 @@ class Clock:
         if self._tracing:
             self.trace.append((self.steps, last, self._since, now))
         if self._watching:
-            self._look(last, 1.0)
+            self._watch.look(last, now - self._since, 1.0)  # type: ignore[union-attr]
         self._phase = number
         self._since = now
         beat = self._beat
@@ -120,24 +96,21 @@ class Clock:
         if self._tracing:
             self.trace.append((self.steps, last, self._since, when))
         if self._watching:
-            self._look(last, (when - self._since) / max(1, monotonic_ns() - self._since))
+            share = (when - self._since) / max(1, monotonic_ns() - self._since)
+            self._watch.look(last, when - self._since, share)  # type: ignore[union-attr]
         self._phase = NUMBER[phase]
         self._since = when
 
-    def watch_core(self, on: bool) -> int:
-        """Watch for time without a core from here on, or no more; returns what was found since the watch began."""
-        found, self._stolen = self._stolen, 0
-        self._core = self._core or CoreTime()
-        self._watching, self._without = on, self._core.nanoseconds_without()
-        return found
+    def watch_core(self, on: bool, stands_for: int = 1) -> int:
+        """Watch the cores from here on, or no more; returns the nanoseconds without one since the watch began.
 
-    def _look(self, phase: int, share: float) -> None:
-        """Book this share of the time without a core since the last look to the phase that ends."""
-        assert self._core is not None
-        taken = round((self._core.nanoseconds_without() - self._without) * share)
-        self._without += taken
-        if phase not in _IDLE:
-            self._stolen += taken
+        What was watched stands for so many shares.
+        """
+        self._watch = self._watch or CoreWatch()
+        found = self._watch.end(stands_for)
+        self._watch.begin()
+        self._watching = on
+        return found
 
     def count(self, payload: int) -> None:
         """Bytes this rank handed over."""
@@ -155,12 +128,14 @@ class Clock:
         """Go on from what an earlier part of the run had measured."""
         self.phases[:] = phases
         self.step_ends, self.steps = list(step_ends), len(step_ends)
+        self._resumed = self.steps
         self._elapsed = step_ends[-1] if step_ends else 0
         self.bytes, self.overlapped, self.late = counted, overlapped, late
 
     def start(self) -> None:
-        if self._core is not None:
-            self._without = self._core.nanoseconds_without()
+        if self._watch is not None:
+            self._watch.begin()
+        self._switches_before = switches()
         self._into = self.phases
         self._phase = OTHER
         self._since = self._began = monotonic_ns()
@@ -170,6 +145,8 @@ class Clock:
         self._elapsed += self._since - self._began
         self._into = self._scratch
         self._tracing = False
+        for number, count in enumerate(switches()):
+            self._switches[number] += count - self._switches_before[number]
 
     def begin_step(self) -> None:
         self._beat[BEAT_STEP] = self.steps + 1  # people count from one
@@ -208,4 +185,6 @@ class Clock:
             "overlapped": self.overlapped,
             "trace": list(self.trace),
             "late": self.late,
+            "cpu_per_wall": self._watch.cpu_per_wall() if self._watch else None,
+            "switches": [count / max(1, self.steps - self._resumed) for count in self._switches],
         }

@@ -34,6 +34,9 @@ FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, for
             "device": str | None,
             "host": str | None,
             "phases_ms": dict[str, float | None] | None,
+            "cpu_ms": dict[str, float | None] | None,
+            "stolen_ms": float | None,
+            "switches": ({"voluntary": float, "involuntary": float}, None),
             "peak_memory_bytes": float | None,
             "samples": int | None,
         }

@@ -22,7 +22,7 @@ class Measured(Protocol):
     phases: list[int]
     late: int
 
-    def watch_core(self, on: bool) -> int: ...
+    def watch_core(self, on: bool, stands_for: int = 1) -> int: ...
 
 
 class RunningTotals:
@@ -44,7 +44,7 @@ class RunningTotals:
         """After every share."""
         self._shares += 1
         if self._shares % self._every == 0:
-            self._stolen += self._clock.watch_core(False) * self._every
+            self._stolen += self._clock.watch_core(False, self._every) * self._every
             self._keep(made)
             if len(self.kept) > MOST:
                 self.kept = self.kept[::2]

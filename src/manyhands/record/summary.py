@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from .run import PHASES
+from .running_totals import MADE, STOLEN
 from .slow_rank import slow_rank
+
+NOT_SAID = {"cpu_ms": None, "stolen_ms": None, "switches": None}
 
 
 def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
@@ -48,15 +51,33 @@ def _rows(item: dict[str, Any]) -> list[dict[str, Any]]:
     """
     who = {"rank": item["rank"], "device": item["device"]}
     row = {**who, **_measured(item, item["made"]), "samples": item["samples"]}
-    return [{**row, **replica} for replica in item["extra"].get("replicas") or [{}]]
+    replicas = item["extra"].get("replicas") or [{}]  # one process: what its cores did is told once
+    return [{**row, **(NOT_SAID if number else {}), **replica} for number, replica in enumerate(replicas)]
 
 
 def _measured(item: dict[str, Any], steps: int) -> dict[str, Any]:
-    phases = zip(PHASES, item["phases"], strict=True)
+    phases = [value / (1e6 * max(steps, 1)) for value in item["phases"]]
     return {
         "host": item["host"],
-        "phases_ms": {name: value / (1e6 * max(steps, 1)) for name, value in phases},
+        "phases_ms": dict(zip(PHASES, phases, strict=True)),
+        **_on_cores(item, phases),
         "peak_memory_bytes": item["peak_memory_bytes"],
+    }
+
+
+def _on_cores(item: dict[str, Any], phases: Sequence[float]) -> dict[str, Any]:
+    """What the cores did for a process in its phases; beside a GPU, where phases are the device's, nothing is said."""
+    shares, switches = item.get("cpu_per_wall"), item.get("switches")
+    if not item["device"].startswith("cpu") or not shares or not switches:
+        return NOT_SAID
+    used = [
+        0.0 if not time else None if share is None else time * share for time, share in zip(phases, shares, strict=True)
+    ]
+    first, last = item["marks"][0], item["marks"][-1]
+    return {
+        "cpu_ms": dict(zip(PHASES, used, strict=True)),
+        "stolen_ms": last[STOLEN] / (1e6 * max(last[MADE] - first[MADE], 1)),
+        "switches": {"voluntary": switches[0], "involuntary": switches[1]},
     }
 
 

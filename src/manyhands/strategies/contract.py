@@ -115,6 +115,7 @@ class Traits:
     mixes_devices: bool = True  # some ranks may be on the CPU and others on GPUs
     compiles: bool = False  # its model can be compiled whole (`compile=True`)
     preload: tuple[str, ...] = ()  # modules slow to import, loaded once for all ranks
+    copies: tuple[int, int, int] | None = None  # of weights, gradients and optimizer state over all; None: one per rank
 
 
 class Strategy(ABC):

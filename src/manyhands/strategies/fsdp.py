@@ -69,6 +69,7 @@ class FSDP(Strategy):
             joins_batchnorm=True,
             any_layout=False,
             mixes_devices=False,
+            copies=(2, 2, 1),  # one in shards, and about one more in the units at work
             preload=("torch.distributed.fsdp", "torch.distributed.tensor"),
         )
 

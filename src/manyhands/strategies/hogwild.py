@@ -63,6 +63,7 @@ class Hogwild(Strategy):
             survives=True,
             helps=self.partition == "batch",
             partition=self.partition,
+            copies=(1, self.ranks, 1 if self.optimizer == "shared" else self.ranks),
         )
 
     def check(self, job: Job) -> None:

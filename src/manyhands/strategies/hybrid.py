@@ -75,7 +75,12 @@ class Hybrid(Strategy):
     @property
     def traits(self) -> Traits:
         several = self.chunks > 1
-        return Traits(transport=self.transport, shards_batch=self.replicas > 1 or several, chunks_batch=several)
+        return Traits(
+            transport=self.transport,
+            shards_batch=self.replicas > 1 or several,
+            chunks_batch=several,
+            copies=(self.replicas,) * 3,
+        )
 
     def check(self, job: Job) -> None:
         if (sparse := sparse_layer(job.model)) is not None:

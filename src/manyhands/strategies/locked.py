@@ -83,6 +83,7 @@ class Locked(Strategy):
             helps=self.mode == "free" and self.partition == "batch",
             partition=self.partition,
             joins_batchnorm=turns,
+            copies=(1, self.ranks + turns, 1),
         )
 
     def check(self, job: Job) -> None:

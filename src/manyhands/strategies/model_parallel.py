@@ -42,7 +42,7 @@ class ModelParallel(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(transport=self.transport, shards_batch=False)
+        return Traits(transport=self.transport, shards_batch=False, copies=(1, 1, 1))
 
     def prepare(self, job: Job) -> Cut:
         return cut_model(self, job, self.ranks, self.balance)

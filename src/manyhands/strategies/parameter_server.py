@@ -100,6 +100,7 @@ class ParameterServer(Strategy):
             survives=not sync and self.over != "network",
             partition=self.partition,
             compiles=True,
+            copies=(self.ranks + 1, self.ranks + 1, 1),
         )
 
     def check(self, job: Job) -> None:

@@ -89,7 +89,7 @@ class Pipeline(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(transport=self.transport, shards_batch=self.several, chunks_batch=self.several)
+        return Traits(transport=self.transport, shards_batch=self.several, chunks_batch=self.several, copies=(1, 1, 1))
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and job.has_batchnorm and self.several:

@@ -1,4 +1,4 @@
-"""Trains for ten steps and ends as the first argument says: well, exit, raise, kill, hang, never, chdir, sleep, abort."""
+"""Trains for ten steps and ends as the first argument says: well, exit, raise, kill, hang, never, sleep, abort."""
 
 import atexit
 import os
@@ -18,7 +18,7 @@ rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 culprit = ranks - 1  # the last rank
 assert __name__ == "__main__"
 assert os.path.isabs(__file__)
-if how == "chdir":
+if how == "exit":  # elsewhere: the record must find its folder all the same
     os.chdir("/")
 if ranks > 1:
     torch.distributed.init_process_group("gloo")

@@ -73,7 +73,13 @@ def apart(some: Any, others: Any) -> float:
     return max(float((some[name].double() - others[name].double()).abs().max()) for name in some)
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline", "fsdp", "parameter_server:servers=2", "locked"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp", "pipeline", "fsdp", "parameter_server:servers=2",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("single", "locked")),
+    ],
+)  # fmt: skip
 def test_the_average_is_that_of_a_loop_by_hand_and_changes_nothing(strategy: str) -> None:
     task = task_with(kind="tied", optimizer=partial(torch.optim.Adam, lr=1e-3, amsgrad=True))
     run = quick_fit(task, strategy, ranks=RANKS.get(strategy, 2))
@@ -111,7 +117,8 @@ def test_strategies_that_are_not_exact_have_an_average_near_their_weights(strate
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [("single", "single"), ("ddp", "ddp"), ("fsdp", "parameter_server:servers=2")]
+    ("first", "then"),
+    [pytest.param("single", "single", marks=pytest.mark.soak), ("ddp", "ddp"), ("fsdp", "parameter_server:servers=2")],
 )
 def test_a_resumed_average_goes_on_to_the_last_bit_or_under_another_strategy(
     first: str, then: str, tmp_path: Path

@@ -40,7 +40,7 @@ EXACT = [
     ("parameter_server", 2),
     ("fsdp", 2),
 ]
-QUICK = [("single", 1), ("ddp", 3), ("pipeline", 2), ("parameter_server", 2), ("fsdp", 2), ("locked", 2)]
+QUICK = [("ddp", 3), ("pipeline", 2), ("parameter_server", 2), ("fsdp", 2)]  # single: in most tests below
 fit = partial(mh.fit, progress=False, threads=1)
 
 
@@ -413,8 +413,7 @@ def _raise() -> None:
 # ---------------------------------------------------------------- going on without a rank
 
 
-@pytest.mark.parametrize("strategy", ["hogwild", "parameter_server:mode=async"])
-@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize(("strategy", "victim"), [("hogwild", 0), ("parameter_server:mode=async", 1)])
 def test_the_others_go_on_without_a_dead_rank(strategy: str, victim: int) -> None:
     task = toy(loss=BreakingLoss(signal_self(signal.SIGKILL), call=5, rank=victim))
     run = fit(task, strategy, ranks=3, on_death="continue")

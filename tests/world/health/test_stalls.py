@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -139,11 +140,15 @@ def test_ranks_that_ended_are_not_judged() -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (sleep_forever, "rank 1 has been in forward of step 4 for 2 s; rank 0 waits for it in communication"),
-        (spin_forever, "rank 1 has been in forward of step 4 for 2 s; rank 0 waits for it in communication"),
+        (sleep_forever, "rank 1 has been in forward of step 4 for N s; rank 0 waits for it in communication"),
+        pytest.param(
+            spin_forever,
+            "rank 1 has been in forward of step 4 for N s; rank 0 waits for it in communication",
+            marks=pytest.mark.soak,
+        ),
         (
             signal_self(signal.SIGSTOP),
-            "rank 1 has been in forward of step 4 for 2 s (its process is stopped); "
+            "rank 1 has been in forward of step 4 for N s (its process is stopped); "
             "rank 0 waits for it in communication",
         ),
     ],
@@ -153,7 +158,7 @@ def test_ranks_that_ended_are_not_judged() -> None:
 def test_a_stalled_rank_ends_the_run_and_is_named(what: Any, words: str) -> None:
     with ends_soon(), pytest.raises(RankFailed) as failure:
         fit(toy(loss=BreakingLoss(what, call=4)), "ddp", ranks=2, stall_seconds=1.6)
-    assert str(failure.value) == words
+    assert re.sub(r"for \d+ s", "for N s", str(failure.value)) == words
     assert failure.value.kind == "stalled"
     stacks = failure.value.traceback or ""
     assert "rank 0 of 2, process" in stacks
@@ -176,7 +181,7 @@ def test_a_rank_stopped_while_it_holds_the_lock_is_named() -> None:
         with process.board.locked():
             pass
 
-    with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for 1 s \(its process is stopped\)"):
+    with pytest.raises(RankFailed, match=r"rank 0 has been in other of step 3 for \d+ s \(its process is stopped\)"):
         launch(body, 2, watch=StallFinder(1.0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import signal
@@ -156,14 +158,8 @@ def test_a_plain_script_needs_no_main_guard(tmp_path: Path, from_file: bool) -> 
     assert (done.stdout, done.stderr) == ("ready\n8 done \n", "")
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
-        signal.SIGTERM,
-        pytest.param(signal.SIGKILL, marks=pytest.mark.soak),
-    ],
-)  # Ctrl-C: cli/test_app.py; kill -9: health/test_heartbeats.py
+@pytest.mark.soak  # Ctrl-C: cli/test_app.py; kill -9, which is SIGTERM to a plain script: test_keeper.py
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_caller_takes_its_ranks_along(tmp_path: Path, number: int) -> None:
     process, below = _long_fit(tmp_path)
     process.send_signal(number)
@@ -224,6 +220,27 @@ def _wait_for_ranks(pid: int) -> list[psutil.Process]:
     raise AssertionError("the ranks did not start")
 
 
+class NotebookStream(io.StringIO):
+    """What a kernel puts in place of standard output: it has no descriptor."""
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
+def test_where_notebooks_differ_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of asyncio runs in the main thread, standard output has no descriptor, the code is in no file."""
+
+    async def cell() -> None:
+        exec(SCRIPT.format(pause="pass"), {"__name__": "__main__"})
+
+    said = NotebookStream()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, said)
+    asyncio.run(cell())
+    assert "8 done" in said.getvalue()
+
+
+@pytest.mark.soak  # a kernel takes seconds to start; what is different in there: above
 @pytest.mark.timeout(180)
 def test_it_works_in_a_notebook() -> None:
     nbclient = pytest.importorskip("nbclient")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...record.clock import NUMBER, TRACE_LIMIT, TRACED_STEPS, CoreTime
+from ...record.clock import NUMBER, TRACE_LIMIT, TRACED_STEPS
+from ...record.core_watch import CoreTime
 from ...record.run import PHASES
 from ...record.running_totals import RunningTotals
 from .board import LOSS, SAMPLES, STEPS, TOTALS, UNKNOWN
@@ -56,7 +57,7 @@ class Totals:
         self._without = 0
         self.marks = RunningTotals(self)
 
-    def watch_core(self, on: bool) -> int:
+    def watch_core(self, on: bool, stands_for: int = 1) -> int:
         """Nanoseconds in which something else had this thread's core, since the last call."""
         self._core = self._core or CoreTime()
         before, self._without = self._without, self._core.nanoseconds_without()

@@ -21,7 +21,7 @@ from typing import Any
 from ..slices import Interval
 from .whole import Parts
 
-GAIN, SURE = 1.25, 1.12  # what being without it must bring, in the middle and in the worst round
+GAIN, SURE = 1.3, 1.15  # what being without it must bring, in the middle and in the worst round
 LAUNCH_GAIN = 2.2  # of four times the batch: half the step does not depend on its size
 STRAGGLER = 0.15  # of the step that a rank is behind
 WALL = 0.25  # of the whole job that passes beside its steps
@@ -33,6 +33,12 @@ FORWARD_HEAVY, FORWARD_SHARE = (
 BACKWARD_HEAVY, BACKWARD_SHARE = 4.5, 0.55
 OF_LOADING, OF_LARGEST = 0.6, 0.7
 FIXED, OF_STEP = ("communication", "update"), 0.5  # costs of tiny steps, where they are less than this part of them
+WITHIN = {
+    "loading": ("load", "communication", "wait"),
+    "augmentation": ("load", "augment", "communication", "wait"),
+    "update": ("update", "other"),
+    "communication": ("communication", "wait", "update"),
+}
 THROTTLED = 0.15  # of the time that a quota held the ranks back
 BUSY = 0.15  # of the cores that others use
 
@@ -116,11 +122,26 @@ def _straggler(evidence: Evidence) -> Cost | None:
 
 
 def _in_steps(evidence: Evidence) -> Sequence[Cost | None]:
-    return [
-        Cost(name, cost_of(gain.middle, evidence.step_ms), gain.middle)
-        for name, gain in evidence.gains.items()
-        if name != "launch" and gain.middle >= GAIN and gain.low >= SURE
-    ]
+    found: list[Cost | None] = []
+    for name, gain in evidence.gains.items():
+        if name == "launch" or gain.low < SURE:
+            continue
+        # A batch that was used before is in the processor's caches: what is saved beyond the phases is not theirs.
+        cost = min(cost_of(gain.middle, evidence.step_ms), _most(name, evidence))
+        without = evidence.step_ms / max(0.02 * evidence.step_ms, evidence.step_ms - cost)
+        if without >= GAIN:
+            found.append(Cost(name, cost, without))
+    return found
+
+
+def _most(bottleneck: str, evidence: Evidence) -> float:
+    """Milliseconds of the step in the phases that something shows in; others wait where one rank is late."""
+    phases = WITHIN.get(bottleneck)
+    if phases is None:
+        return evidence.step_ms
+    return (
+        evidence.step_ms * sum(evidence.phases_ms.get(name, 0.0) for name in phases) / sum(evidence.phases_ms.values())
+    )
 
 
 def _beside_steps(evidence: Evidence) -> Sequence[Cost | None]:

@@ -111,7 +111,13 @@ def _matters(form: Counted, job: Job, samples: Samples) -> bool:
 
 
 def suggestion(whole: tuple[Any, float], parts: list[tuple[Any, float]]) -> str | None:
-    """A line to copy: a form with which the losses of (target, loss) parts come to that of the whole, if there is one."""
+    """A line to copy, where a form fits."""
+    form = fitting(whole, parts)
+    return None if form is None else form.line()
+
+
+def fitting(whole: tuple[Any, float], parts: list[tuple[Any, float]]) -> Counted | None:
+    """A form with which the losses of (target, loss) parts come to that of the whole, if there is one."""
     for ignore in (PASSED_OVER, 0, -1, 255):
         for form in forms(whole[0], ignore):
             units = [float(form(target)) for target, _ in parts]
@@ -119,5 +125,5 @@ def suggestion(whole: tuple[Any, float], parts: list[tuple[Any, float]]) -> str 
                 continue
             mean = sum(loss * number for (_, loss), number in zip(parts, units, strict=True) if number) / sum(units)
             if abs(mean - whole[1]) <= 10 * NOISE * abs(mean):  # false for what is not a number
-                return form.line()
+                return form
     return None

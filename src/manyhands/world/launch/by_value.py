@@ -152,6 +152,16 @@ def pack(value: Any) -> int:
     return fd
 
 
+def refuses_to_travel(value: Any) -> Exception | None:
+    """Why a value cannot be packed, found out without copying the bytes of its tensors."""
+    try:
+        with alone():
+            _Packer(io.BytesIO(), []).dump(value)
+    except Exception as problem:
+        return problem
+    return None
+
+
 def unpack(fd: int) -> Any:
     """The value in such a file; its tensors and arrays are private to this process.
 
