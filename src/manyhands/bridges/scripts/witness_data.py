@@ -39,7 +39,7 @@ class Data:
         wrap(torch, "randperm", self._permuting)
 
     def _making(self, original: Any) -> Any:
-        def make(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        def make(loader: Any, /, dataset: Any, *args: Any, **kwargs: Any) -> None:
             number = self._loaders
             self._loaders += 1
             if (
@@ -66,7 +66,7 @@ class Data:
         return begin
 
     def _iterating(self, original: Any) -> Any:
-        def begin(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
             iterator.witnessed = self._numbers.get(loader, -1), deque()
             original(iterator, loader, *args, **kwargs)
 

@@ -77,7 +77,7 @@ class Updates:
             wrap(torch.nn.functional, name, self._dropping)
 
     def _grouping(self, original: Any) -> Any:
-        def group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def group(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if not self.parameters:
                 self._witness.changes.model_made()
@@ -168,7 +168,7 @@ class Updates:
         return clip
 
     def _wrapping(self, original: Any) -> Any:
-        def wrap(module: Any, *args: Any, **kwargs: Any) -> None:
+        def wrap(module: Any, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self._wrapped.append(module)
             self.seen["wrapped"] = True
@@ -183,11 +183,11 @@ class Updates:
         return scale
 
     def _normalising(self, original: Any) -> Any:
-        def normalise(input: Any, mean: Any, variance: Any, *args: Any, **kwargs: Any) -> Any:
+        def normalise(input: Any, running_mean: Any, running_var: Any, *args: Any, **kwargs: Any) -> Any:
             training = args[2] if len(args) > 2 else kwargs.get("training", False)
             self.seen["batchnorm"] |= bool(training) and self._torch.is_grad_enabled()
-            changed = self._witness.changes.normalising(original, input, mean, variance, args, kwargs)
-            return original(input, mean, variance, *args, **kwargs) if changed is None else changed
+            changed = self._witness.changes.normalising(original, input, running_mean, running_var, args, kwargs)
+            return original(input, running_mean, running_var, *args, **kwargs) if changed is None else changed
 
         return normalise
 
@@ -205,7 +205,7 @@ class Updates:
 
     def _updating(self, inner: Any) -> Any:
         @functools.wraps(inner)
-        def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._witness.process != os.getpid():
                 return inner(optimizer, *args, **kwargs)
             if self._witness.hurrying:
