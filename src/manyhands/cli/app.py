@@ -17,6 +17,7 @@ from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
+from .tune import tune
 from .verify import verify
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ for command in (
     runs,
     watch,
     doctor,
+    tune,
     chaos,
     tasks,
     strategies,

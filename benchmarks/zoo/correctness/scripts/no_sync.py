@@ -49,7 +49,7 @@ def get_batch():
 micro_batches = MICRO_BATCHES // world
 model = DDP(Characters())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
-for update in range(UPDATES):
+for _update in range(UPDATES):
     for micro in range(micro_batches):
         model.require_backward_grad_sync = micro == (micro_batches - 1 if HEALTHY else micro_batches)
         x, y = get_batch()
