@@ -32,7 +32,6 @@ for command in (
     train,
     compare,
     diagnose,
-    verify,
     evaluate,
     report,
     runs,
@@ -44,6 +43,7 @@ for command in (
     strategies,
 ):  # in the order of --help
     app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True})(verify)  # TASK may be a script with options of its own
 app.command(context_settings={"allow_interspersed_args": False})(run)  # what follows SCRIPT is the script's own
 
 # The base of click's complaints. Newer versions of typer carry click inside them, under a private name of theirs; what

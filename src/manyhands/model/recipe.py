@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data.process_state import seeded
 from ..errors import BadInput
+from .modes import keep_eval_modes
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Recipe:
         """The model again. It takes the tensors as they are: they must not be anybody else's."""
         with seeded(self.seed):
             model = self.factory()
+        keep_eval_modes(model)
         own = _tensors(model)
         if {name: tensor.shape for name, tensor in own.items()} != {n: t.shape for n, t in self.tensors.items()}:
             different = sorted(set(own) ^ set(self.tensors)) or ["shapes"]

@@ -22,6 +22,7 @@ from ..data.sources import Source, TensorSource, make_source
 from ..data.stream import StreamSource
 from ..errors import BadInput
 from ..model.calling import Calling
+from ..model.modes import keep_eval_modes, mode_note
 from ..model.optimizers import check_optimizer, optimizer_traits
 from ..strategies.job import Job, StepSettings, trained_parameters
 from ..task import Task
@@ -47,6 +48,8 @@ def build(task: Task, settings: StepSettings) -> Job:
             f"task.train holds {len(train)} samples, fewer than the batch_size of {task.batch_size}, and its DataLoader "
             "drops the last batch (drop_last=True): nothing is left to train on"
         )
+    if (note := mode_note(model, keep_eval_modes(model))) is not None:
+        notes.append(note)
     calling = Calling.of(task, model, partial(_first_samples, task, train))
     job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight, notes=notes)
     _check_layouts(model)

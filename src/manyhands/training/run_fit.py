@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ from .checkpoints.read import latest
 from .progress import Progress
 from .rank_training import Outcome
 from .settings import FitSettings
+from .task_notes import notes_after, notes_before
 
 KINDS: dict[type, str] = {TensorSource: "memory", DatasetSource: "dataset", StreamSource: "stream"}
 
@@ -45,6 +47,9 @@ def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
     devices = resolve_devices(settings.device, max(processes(strategy), strategy.ranks))
     job = build(task, settings.step)
     check_length(job)
+    if engine.leads:
+        with suppress(Exception):  # an optimizer that cannot be tried on stand-ins
+            job.notes += notes_before(job)
     run = _new_run(job, strategy, devices, settings)
     folder = settings.run_dir if engine.leads else None
     with held(folder), Progress(strategy, job, shown=settings.progress) as display:
@@ -70,6 +75,9 @@ def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
             live.close()
         if outcome is not None:
             _fill(run, outcome, attempts.began)
+            if isinstance(engine, Local):  # a rank of torchrun's has trained the job's own model
+                with suppress(Exception):  # notes are no reason to lose a run
+                    run.notes += notes_after(job, outcome.weights, run.updates, run.losses)
             _save(run, settings)
     return run
 

@@ -28,6 +28,7 @@ from ..slices import steady_ms
 from .job import Diagnosed
 
 STRETCH_SECONDS = 4.0
+HARDLY = 0.3  # of the job's time in steps, below which nothing about them can matter
 SECONDS_TO_LOOK = 2.0  # a start below is nobody's trouble
 
 
