@@ -78,8 +78,10 @@ def judge(answer: Answer) -> Verdict:
 
 
 def _cause(said: dict[str, Any], expected: str) -> str:
-    """The cause that a `verify` names: of a strategy that is not equal, else what it finds wrong with the task."""
-    causes = [str(row.get("cause") or "unknown") for row in said.get("results", ()) if not row.get("equal")]
+    """The cause that a `verify` names, of a strategy that is not equal or is so but for rounding, else what it finds wrong
+    with the task."""
+    rows = [row for row in said.get("results", ()) if row.get("cause") or not row.get("equal")]
+    causes = [str(row.get("cause") or "unknown") for row in rows]
     causes += [str(finding.get("name")) for finding in said.get("findings", ())]
     return expected if expected in causes else (causes or ["none"])[0]
 

@@ -21,6 +21,7 @@ _WHERE = {
     "load_task": "tasks",
     "compare": "studies.compare",
     "doctor": "studies.doctor.doctor",
+    "tune": "studies.tune",
     "diagnose": "studies.diagnose.diagnose",
     "verify": "studies.verify.verify",
     "report": "pages",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from .studies.compare import compare as compare
     from .studies.diagnose.diagnose import diagnose as diagnose
     from .studies.doctor.doctor import doctor as doctor
+    from .studies.tune import tune as tune
     from .studies.verify.verify import verify as verify
     from .task import Task as Task
     from .tasks import load_task as load_task

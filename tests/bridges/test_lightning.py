@@ -115,7 +115,9 @@ def test_a_schedule_per_epoch(tmp_path: Any) -> None:
     assert weights_apart(run, module) < 1e-6
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline", "data_parallel", "fsdp"])
+@pytest.mark.parametrize(
+    "strategy", ["ddp", "pipeline", *(pytest.param(name, marks=pytest.mark.soak) for name in ("data_parallel", "fsdp"))]
+)
 def test_exact_strategies(strategy: str) -> None:
     task = mh.from_lightning(Classifier, Points())
     run = quick_fit(task, strategy, ranks=2)

@@ -49,3 +49,18 @@ def test_the_table_fits_80_columns_and_every_reason_is_a_sentence(capsys, monkey
     assert "augmentation" in out
     assert "to do: draw from keys" in out
     assert "the rate is zero" in out
+
+
+def test_a_file_without_a_task_is_a_script_and_gets_its_own_arguments(command: Command, monkeypatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from manyhands.studies.verify import script
+
+    asked = []
+    monkeypatch.setattr(script, "verify_script", lambda *what: asked.append(what) or {"results": [], "findings": []})
+    (tmp_path / "plain.py").write_text("print('training')")
+    code, out, _ = command("verify", "plain.py", "--ranks", "3", "--json", "--fast", "--", "--seed", "4")
+    assert code == 0
+    assert json.loads(out)["results"] == []
+    assert asked == [("plain.py", ["--fast", "--seed", "4"], 3, 20)]
+    code, _, err = command("verify", "plain.py", "--seed", "4")
+    assert code == 2
+    assert "it takes --ranks and --steps (found --seed); put its own arguments behind --" in err

@@ -203,6 +203,7 @@ def test_nothing_is_fetched(runs: list[Run]) -> None:
 )
 def test_a_record_with_a_gap_still_renders(runs: list[Run], field: str) -> None:
     for run in runs[2:4]:
+        run.timeline = run.timeline[:3]  # most of the time goes into drawing it
         setattr(run, field, None)
     assert "</html>" in page(runs[2:4])
 

@@ -136,13 +136,15 @@ def test_a_timeline_with_anything_in_it(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("text", NO_DOCUMENTS, ids=lambda text: text[:12])
 def test_what_is_no_document_at_all(text: str, tmp_path: Path, command: Command) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
     for name in (RECORD_FILE, LIVE_FILE):
-        (tmp_path / name).write_text(text, encoding="latin-1")
-    for words in (["watch", str(tmp_path)], ["evaluate", str(tmp_path)], ["report", str(tmp_path)]):
+        (folder / name).write_text(text, encoding="latin-1")
+    for words in (["watch", str(folder)], ["evaluate", str(folder)], ["report", str(folder)]):
         code, out, err = command(*words)
         assert (code, out.strip()) == (2, "")
         assert len(err.splitlines()) == 1
-    assert command("runs", str(tmp_path.parent))[0] == 0
+    assert command("runs", str(tmp_path))[0] == 0
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

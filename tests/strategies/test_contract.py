@@ -158,7 +158,12 @@ def test_inexact_strategies_learn(spec: str, ranks: int) -> None:
         assert sum(run.staleness["histogram"]) == run.updates
 
 
-@pytest.mark.parametrize("name", MANY)
+HAVE_THEIR_OWN = ("pipeline", "model_parallel", "hybrid", "locked", "hogwild", "parameter_server")  # in their files
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name in HAVE_THEIR_OWN else []) for name in MANY]
+)
 def test_an_exception_in_any_rank_ends_the_run_and_names_it(name: str, nothing_left: None) -> None:
     class Breaks(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -24,7 +24,10 @@ from tests.strategies.sharing import (
 )
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("mlp", 2), ("skips", 3), ("tied", 2), ("dict", 3)])
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [("skips", 3), *(pytest.param(*row, marks=pytest.mark.soak) for row in [("mlp", 2), ("tied", 2), ("dict", 3)])],
+)
 def test_turns_is_exact(kind: str, ranks: int, nothing_left: None) -> None:
     run = quick_fit(make_task(kind), "locked", ranks=ranks, max_steps=30)
     assert distance(reference(kind), run) <= 1e-6

@@ -38,7 +38,7 @@ def unbroken() -> dict[str, mh.Run]:
     }
 
 
-@pytest.mark.parametrize("fault", ["kill", "stop", "raise", "corrupt-checkpoint"])
+@pytest.mark.parametrize("fault", ["stop", "raise", "corrupt-checkpoint", pytest.param("kill", marks=pytest.mark.soak)])
 def test_ddp_is_restarted_and_ends_with_the_same_weights(fault: str, unbroken: dict[str, mh.Run]) -> None:
     result = break_it(toy(), "ddp", fault, rank=1, step=12, ranks=2, unbroken=unbroken["ddp"])
     assert set(result) == set(KEYS)
@@ -57,9 +57,9 @@ def test_ddp_is_restarted_and_ends_with_the_same_weights(fault: str, unbroken: d
 @pytest.mark.parametrize(
     ("fault", "rank"),
     [
-        ("kill-in-start-up", 1),
+        pytest.param("kill-in-start-up", 1, marks=pytest.mark.soak),
         ("kill-in-checkpoint", 0),
-        ("kill-in-evaluation", 1),
+        pytest.param("kill-in-evaluation", 1, marks=pytest.mark.soak),
         ("kill-in-end", 0),
         pytest.param("parent-killed-in-checkpoint", 0, marks=pytest.mark.soak),
         pytest.param("parent-killed-in-end", 0, marks=pytest.mark.soak),

@@ -26,13 +26,9 @@ FITS = [  # those that trace patch torch meanwhile, all draw their first weights
         ("tied", "ddp", 3),
         ("dict", "single", 4),
         ("mlp", "model_parallel", 5),
-        ("skips", "single", 6),
-        ("tied", "single", 7),
-        ("dict", "pipeline", 8),
-        ("mlp", "ddp", 9),
-        ("skips", "data_parallel", 10),
-        ("tied", "model_parallel", 11),
-        ("mlp", "fsdp", 12),
+        ("tied", "single", 6),
+        ("dict", "pipeline", 7),
+        ("mlp", "fsdp", 8),
     )
 ]
 

@@ -50,8 +50,10 @@ def test_the_record_holds_what_the_design_promises() -> None:
     assert record["resumed_from"] is None
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"),
+    [(3, 3), *(pytest.param(*row, marks=pytest.mark.soak) for row in [(2, 1), (2, 3), (3, 1)])],
+)  # one step per update: strategies/test_contract.py
 def test_ddp_trains_the_model_of_single(ranks: int, accumulate: int) -> None:
     task = make_task()
     one = quick_fit(task, max_steps=50, accumulate=accumulate)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "neighbours", "ddp", ("--ranks", "2")
+CAUSE = "neighbours"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "LayerNorm"
 
 INPUTS = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))

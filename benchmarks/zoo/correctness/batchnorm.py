@@ -10,7 +10,9 @@ from torch import nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "batchnorm", "ddp", ("--ranks", "2")
+CAUSE = "batchnorm"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 HEALTHY_OPTIONS = ("--ranks", "2", "--sync-batchnorm")
 CURE = "sync_batchnorm"
 

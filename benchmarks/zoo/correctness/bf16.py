@@ -10,7 +10,9 @@ from torch import nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "precision", "ddp", ("--ranks", "2", "--precision", "bf16")
+CAUSE = "precision"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2", "--precision", "bf16")
 HEALTHY_OPTIONS = ("--ranks", "2")
 CURE = "fp32"
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "state", "ddp", ("--ranks", "2")
+CAUSE = "state"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "a centre that is learnt"
 
 INPUTS = 1.0 + torch.randn(256, 12, generator=torch.Generator().manual_seed(1))

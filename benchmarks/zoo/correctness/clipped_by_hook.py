@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "clipping", "ddp", ("--ranks", "2")
+CAUSE = "clipping"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 HEALTHY_OPTIONS = ("--ranks", "2", "--clip", "0.05")
 CURE = "--clip 0.05"
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "loss", "ddp", ("--ranks", "2")
+CAUSE = "loss"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "a loss over single samples"
 
 VIEWS = torch.randn(256, 2, 10, generator=torch.Generator().manual_seed(1))

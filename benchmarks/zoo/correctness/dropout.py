@@ -10,7 +10,9 @@ from torch import nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "randomness", "ddp", ("--ranks", "2")
+CAUSE = "randomness"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "set dropout to 0 to compare"
 
 INPUTS = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))

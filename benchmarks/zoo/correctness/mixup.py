@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "augmentation", "ddp", ("--ranks", "2")
+CAUSE = "augmentation"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "an augmentation that looks at one sample"
 
 INPUTS = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))

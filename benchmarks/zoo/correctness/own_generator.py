@@ -11,7 +11,9 @@ from torch.utils.data import Dataset
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "data", "ddp", ("--ranks", "2")
+CAUSE = "data"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "a generator that is seeded by the index"
 
 INPUTS = torch.randn(256, 12, generator=torch.Generator().manual_seed(1))

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "rounding", "ddp", ("--ranks", "2")
+CAUSE = "rounding"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "keys without a bias"
 
 INPUTS = torch.randn(256, 6, 16, generator=torch.Generator().manual_seed(1))

@@ -10,7 +10,9 @@ from torch import nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "loss", "ddp", ("--ranks", "2")
+CAUSE = "loss"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = 'reduction="mean"'
 
 INPUTS = torch.randn(256, 10, generator=torch.Generator().manual_seed(1))

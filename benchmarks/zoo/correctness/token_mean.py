@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import manyhands as mh
 
-CAUSE, STRATEGY, OPTIONS = "loss", "ddp", ("--ranks", "2")
+CAUSE = "loss"
+STRATEGY = "ddp"
+OPTIONS = ("--ranks", "2")
 CURE = "weight=lambda target: (target != 0).sum()"
 
 generator = torch.Generator().manual_seed(3)

@@ -17,6 +17,7 @@ from .look import report, runs, strategies, tasks, watch
 from .run import run
 from .studies import chaos, compare
 from .train import evaluate, train
+from .tune import tune
 from .verify import verify
 
 app = typer.Typer(
@@ -31,17 +32,18 @@ for command in (
     train,
     compare,
     diagnose,
-    verify,
     evaluate,
     report,
     runs,
     watch,
     doctor,
+    tune,
     chaos,
     tasks,
     strategies,
 ):  # in the order of --help
     app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True})(verify)  # TASK may be a script with options of its own
 app.command(context_settings={"allow_interspersed_args": False})(run)  # what follows SCRIPT is the script's own
 
 # The base of click's complaints. Newer versions of typer carry click inside them, under a private name of theirs; what

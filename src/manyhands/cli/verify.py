@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import BadInput
 from . import FAILED
 from .inputs import read_task
 from .options import AsJson, Quiet, TaskArgument, fit_options, with_options
@@ -18,30 +20,60 @@ def verify(
     task: TaskArgument = "glyphs",
     strategies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STRATEGY", help="default: those that promise the weights of single and take this task"),
+        typer.Argument(
+            metavar="STRATEGY",
+            help="default: those that promise the weights of single and take this task; for a script its own arguments",
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(help="how many steps are compared")] = 20,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Is a strategy equal to single, from equal weights and batches? If not, why?"""
-    from ..studies.verify.verify import verify as compare_with_single
+    """Is a strategy equal to single, from equal weights and batches? If not, why?
+
+    TASK may be a plain training script too: it is compared on N ranks and on one.
+    """
+    from ..studies.verify.script import is_script
     from . import terminal
 
     def say(text: str) -> None:
         if not quiet:
             print(f"manyhands: {text}", file=sys.stderr, flush=True)
 
-    work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
-    chosen["threads"] = chosen["threads"] or 1  # sums in one order
-    document = compare_with_single(work, strategies or None, steps=steps, say=say, **chosen)
+    verified = _script if is_script(task) else _task
+    document = verified(task, strategies or [], steps, say, chosen)
     if as_json:
         terminal.show_json(document)
     else:
         show(document)
     if any(result["exact"] and result["equal"] is False for result in document["results"]):
         raise typer.Exit(FAILED)
+
+
+def _task(
+    task: str, strategies: list[str], steps: int, say: Callable[[str], None], chosen: dict[str, Any]
+) -> dict[str, Any]:
+    from ..studies.verify.verify import verify as compare_with_single
+
+    work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+    chosen["threads"] = chosen["threads"] or 1  # sums in one order
+    return compare_with_single(work, strategies or None, steps=steps, say=say, **chosen)
+
+
+def _script(
+    path: str, arguments: list[str], steps: int, say: Callable[[str], None], chosen: dict[str, Any]
+) -> dict[str, Any]:
+    from ..studies.verify.script import verify_script
+
+    usual = {name: option.default for name, option in inspect.signature(fit_options).parameters.items()}
+    if other := next((name for name, value in chosen.items() if name != "ranks" and value != usual[name]), None):
+        raise BadInput(
+            f"a script runs as it is: of the options here it takes --ranks and --steps (found --{other.replace('_', '-')}); "
+            "put its own arguments behind --"
+        )
+    say(f"{path}: running it on one rank and on {chosen['ranks'] or 2}")
+    return verify_script(path, arguments, chosen["ranks"] or 2, steps)
 
 
 def show(document: Mapping[str, Any]) -> None:

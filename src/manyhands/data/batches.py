@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import nest
 from .keys import sample_keys
-from .loading import Auto, DatasetSource, Loading
+from .loading import Auto, DatasetSource, Loading, Use
 from .order import Order, PlannedStep, Shard
 from .sources import Source, TensorSource
 from .stream import ENDLESS, Part, StreamSource
@@ -135,17 +135,19 @@ class Batches:
     # ------------------------------------------------------------ sample by sample
 
     def _loaded(self, epoch: int, first: int, parts: Iterator[Part]) -> Iterator[Batch]:
-        auto, waited = self._auto, 0
+        auto, waited, idle = self._auto, 0, False
         if auto is not None:
             auto.pause()
         for step in self.order.steps(epoch, first):
-            asked = monotonic_ns()
+            asked = None
             if auto is not None and not auto.found:
-                auto.step(asked, waited)
-                parts = self._by(auto.workers, parts, step)
+                auto.step(monotonic_ns(), waited, idle)
+                parts, asked = self._by(auto.workers, parts, step), Use.now()
             input, target = self._take(next(parts))
             keys, count = self._counted(step)
-            waited = monotonic_ns() - asked
+            if asked is not None:
+                got = Use.now()
+                waited, idle = got.clock - asked.clock, got.idle_since(asked)
             yield Batch(input, target, count, step, keys)
 
     def _by(self, workers: int, parts: Iterator[Part], step: PlannedStep) -> Iterator[Part]:

@@ -1,16 +1,18 @@
 """Loading: samples read one by one, in this process or ahead of the step in worker processes.
 
 `loader_workers="auto"` tries 0, 1, 2, ... workers in the first steps, a stretch of steps each, and keeps the smallest
-number that leaves no wait, or the one whose steps were fastest. Which it is changes no batch: what a Dataset draws at
-random depends on the sample alone.
+number that leaves no wait, or the one whose steps were fastest. Where reading computes there are at most as many as
+cores; where it waits (for a disk, a network) cores do not matter, and 1, 2, 4, 8, ... are tried. Which it is changes no
+batch: what a Dataset draws at random depends on the sample alone.
 """
 
 from __future__ import annotations
 
+import resource
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +29,10 @@ from .stream import Part, StreamSource
 COUNTED = 16  # steps of a trial that are timed
 NO_WAIT = 0.05  # a wait below this part of the step is none
 GAIN = 0.1  # what another worker must make a step shorter by
+WIDEST = 16  # workers for each rank that are tried at most, where they only wait
+
+
+THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)  # only Linux tells threads apart
 
 
 class DatasetSource:
@@ -148,23 +154,48 @@ def _as_it_is(batch: Any) -> Any:
 
 
 class Trial(NamedTuple):
-    """Mean nanoseconds of a step with some number of workers, and how many of them waited for data."""
+    """Mean nanoseconds of a step with some number of workers, how many of them waited for data, and whether that was
+    because reading itself waits: known of this process's own reading, without workers."""
 
     step: float
     wait: float
+    idle: bool = False
 
 
-def choose(most: int) -> Generator[int, Trial, int]:
+def choose(most: int, widest: int = WIDEST) -> Generator[int, Trial, int]:
     """Yields numbers of workers to try, is sent how they did, returns the one to keep."""
     found: dict[int, Trial] = {}
-    best = 0
-    for workers in range(most + 1):
-        found[workers] = yield workers
-        if found[workers].step < found[best].step * (1 - GAIN):
-            best = workers
-        if found[workers].wait < NO_WAIT * found[workers].step or workers > best + 1:
-            break  # nothing is left to gain, or two more did not help
-    return best
+    best = workers = fruitless = 0
+    while True:
+        found[workers] = trial = yield workers
+        if trial.step < found[best].step * (1 - GAIN):
+            best, fruitless = workers, 0
+        elif workers != best:
+            fruitless += 1
+        if trial.wait < NO_WAIT * trial.step or fruitless == 2:
+            return best  # nothing is left to gain, or two more did not help
+        idle = found[0].idle
+        workers = max(1, 2 * workers) if idle else workers + 1
+        if workers > (max(most, widest) if idle else most):
+            return best
+
+
+class Use(NamedTuple):
+    """What this thread has used so far: nanoseconds of the clock and of a core, and how often it gave its core up."""
+
+    clock: int
+    cpu: int
+    naps: int
+
+    @classmethod
+    def now(cls) -> Use:
+        if THREAD is None:
+            return cls(monotonic_ns(), monotonic_ns(), 0)
+        return cls(monotonic_ns(), thread_time_ns(), resource.getrusage(THREAD).ru_nvcsw)
+
+    def idle_since(self, before: Use) -> bool:
+        """Whether most of the time went by waiting; one that computes can be kept from its core, but does not give it up."""
+        return self.naps > before.naps and self.cpu - before.cpu < (self.clock - before.clock) / 2
 
 
 class Auto:
@@ -180,14 +211,14 @@ class Auto:
 
     def _begin(self) -> None:
         self._unsettled = 2 * (1 + self.workers)  # steps that wait for workers to start, or live on what they fetched
-        self._counted = self._elapsed = self._waited = self._last = 0
+        self._counted = self._elapsed = self._waited = self._idle = self._last = 0
 
     def pause(self) -> None:
         """Time passes that is no step (evaluation), and loading starts again after it."""
         self._unsettled = max(self._unsettled, 2)
 
-    def step(self, now: int, waited: int) -> None:
-        """A step begins at `now`; the one before had waited so long for its batch."""
+    def step(self, now: int, waited: int, idle: bool = False) -> None:
+        """A step begins at `now`; the one before had waited so long for its batch, `idle` where it only waited."""
         if self._unsettled:
             self._unsettled -= 1
             self._last = _settled(now) if not self._unsettled else 0
@@ -195,8 +226,9 @@ class Auto:
         self._counted += 1
         now = _settled(now) if self._counted == COUNTED else now
         self._elapsed, self._waited, self._last = self._elapsed + now - self._last, self._waited + waited, now
+        self._idle += idle
         if self._counted == COUNTED:
-            self._judge(Trial(self._elapsed / COUNTED, self._waited / COUNTED))
+            self._judge(Trial(self._elapsed / COUNTED, self._waited / COUNTED, self._idle > COUNTED / 2))
 
     def _judge(self, trial: Trial) -> None:
         self._tried.append(f"{self.workers}: {trial.step / 1e6:.2f} ms a step, {trial.wait / 1e6:.2f} of it waiting")

@@ -68,7 +68,9 @@ def train_alone(how: str, ranks: int) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in net.state_dict().items()}
 
 
-@pytest.mark.parametrize("how", ["default", "hook", "half", "unused", "no_sync", "sparse"])
+@pytest.mark.parametrize(
+    "how", ["default", "half", "unused", "no_sync", "sparse", pytest.param("hook", marks=pytest.mark.soak)]
+)
 def test_ddp_trains_as_one_process_does(crew: Crew, how: str) -> None:
     answers, should = crew.run(train_ddp, 3, how), train_alone(how, 3)
     for answer in answers:

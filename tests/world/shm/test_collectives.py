@@ -153,7 +153,7 @@ calls = st.fixed_dictionaries(
 PATIENT = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=40, **PATIENT)
+@settings(max_examples=25, **PATIENT)
 @given(
     ranks=st.sampled_from([1, 2, 2, 3, 4, MOST_RANKS]),
     slot_pages=st.sampled_from([1, 2, 16, 256]),

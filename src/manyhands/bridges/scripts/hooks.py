@@ -173,15 +173,15 @@ class Hooks:
         self._patches.wrap(
             base, "profile_hook_step", lambda original: lambda step: measured(original(step)), static=True
         )
-        for kind in _kinds(base):  # classes of which somebody has made an optimizer already
+        for kind in kinds_of(base):  # classes of which somebody has made an optimizer already
             if getattr(vars(kind).get("step"), "hooked", False):
                 self._patches.wrap(kind, "step", measured)
 
 
-def _kinds(base: Any) -> Iterator[Any]:
+def kinds_of(base: Any) -> Iterator[Any]:
     for kind in base.__subclasses__():
         yield kind
-        yield from _kinds(kind)
+        yield from kinds_of(kind)
 
 
 def count_samples(batch: Any, depth: int = 0) -> int | None:

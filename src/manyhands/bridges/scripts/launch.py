@@ -39,7 +39,7 @@ class Ranks:
         self.ended = False  # by the caller: exit codes after that say nothing
         self._files = [tempfile.TemporaryFile() for _ in range(ranks)]  # noqa: SIM115 (closed in end)
         self._processes: list[subprocess.Popen[bytes]] = []
-        shared = _torchrun_environment(ranks) if torchrun else {}
+        shared = torchrun_environment(ranks) if torchrun else {}
         try:
             for rank, file in enumerate(self._files):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if torchrun else {}
@@ -118,7 +118,7 @@ def _read(file: Any) -> dict[str, Any]:
     return figures if isinstance(figures, dict) else {}
 
 
-def _torchrun_environment(ranks: int) -> dict[str, str]:
+def torchrun_environment(ranks: int) -> dict[str, str]:
     """What torchrun tells all ranks of one host."""
     told = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1"}
     told["MASTER_PORT"] = _free_port()

@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     board_fd, figures_fd, rank, ranks, *command = sys.argv[1:]
-    _end_with_parent()
+    end_with_parent()
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # ignored in background jobs; here only the caller sends it
@@ -60,15 +60,15 @@ def main() -> None:
     code: int = 0
     failure: dict[str, Any] | None = None
     try:
-        _run(command)
+        run_as_main(command)
     except SystemExit as leaving:
-        code = _exit_code(leaving.code)
+        code = exit_code(leaving.code)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BaseException as problem:
         code = 1
         step, phase = board.where(int(rank))
-        failure = {"step": step, "phase": phase, "time": time.monotonic(), **_told(problem)}
+        failure = {"step": step, "phase": phase, "time": time.monotonic(), **described(problem)}
     if os.getpid() != process:  # a child that the script forked
         sys.exit(code)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the figures are whole, or not there
@@ -82,7 +82,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(command: list[str]) -> None:
+def run_as_main(command: list[str]) -> None:
     """Run the script as Python itself would."""
     if command[0] == "-m":
         import runpy
@@ -108,7 +108,7 @@ def _run(command: list[str]) -> None:
     exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
 
 
-def _exit_code(code: object) -> int:
+def exit_code(code: object) -> int:
     """What Python makes of sys.exit(code)."""
     if code is None:
         return 0
@@ -118,7 +118,7 @@ def _exit_code(code: object) -> int:
     return 1
 
 
-def _told(problem: BaseException) -> dict[str, str]:
+def described(problem: BaseException) -> dict[str, str]:
     """The traceback as if the script had been started directly, and its last line."""
     told = traceback.TracebackException.from_exception(problem)
     pending, seen = [told], set()
@@ -187,7 +187,7 @@ def _peak_memory(device: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Whatever happens to the caller, this process does not outlive it (where Linux can promise that)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

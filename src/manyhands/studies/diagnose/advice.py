@@ -11,8 +11,9 @@ from .changes import Change
 from .job import Diagnosed
 from .whole import Parts
 
-WORTH, CLEARLY = 1.1, 1.03  # the gain of a change that is advised, in the middle and in the worst round
-TIED = 0.92  # of the best gain
+WORTH, CLEARLY = 1.15, 1.05  # the gain of a change that is advised, in the middle and in the worst round,
+WORTH_MORE, MORE_CLEARLY = 1.3, 1.15  # and of one that changes the training
+TIED = 0.75  # of what is gained
 SELDOM = "60s"  # between checkpoints
 
 
@@ -34,7 +35,7 @@ class Advice:
 def advice(job: Diagnosed, base: Variant, tried: Sequence[Change], ends: tuple[Parts, Parts]) -> list[Advice]:
     """What helps, best first. `ends` are the parts of the whole job with its fastest and its slowest steps."""
     found = [*_of_steps(base, tried), *_beside_steps(job, ends)]
-    helpful = [one for one in found if one.gain.middle >= WORTH and one.gain.low >= CLEARLY]
+    helpful = [one for one in found if _is_worth_it(one)]
     ordered: list[Advice] = []
     while helpful:
         best = max(one.gain.middle for one in helpful)
@@ -43,6 +44,11 @@ def advice(job: Diagnosed, base: Variant, tried: Sequence[Change], ends: tuple[P
         ordered.append(chosen)
         helpful.remove(chosen)
     return ordered
+
+
+def _is_worth_it(one: Advice) -> bool:
+    middle, low = (WORTH, CLEARLY) if one.training is None else (WORTH_MORE, MORE_CLEARLY)
+    return one.gain.middle >= middle and one.gain.low >= low
 
 
 def _of_steps(base: Variant, tried: Sequence[Change]) -> list[Advice]:

@@ -21,9 +21,13 @@ from typing import Any
 from ..slices import Interval
 from .whole import Parts
 
-GAIN, SURE = 1.3, 1.15  # what being without it must bring, in the middle and in the worst round
+GAIN, SURE = 1.3, 1.15  # what being without it must bring, in the middle and in the worst round,
+ASKED = {
+    "communication": (1.4, 1.2),
+    "cores": (1.2, 1.1),
+}  # where that is something else: ranks that never meet save more
 LAUNCH_GAIN = 2.2  # of four times the batch: half the step does not depend on its size
-STRAGGLER = 0.15  # of the step that a rank is behind
+STRAGGLER = 0.25  # of the step that a rank is behind
 WALL = 0.25  # of the whole job that passes beside its steps
 START = 0.35
 FORWARD_HEAVY, FORWARD_SHARE = (
@@ -31,14 +35,11 @@ FORWARD_HEAVY, FORWARD_SHARE = (
     0.45,
 )  # forward over backward, and of the step; layers cost about twice as much backward
 BACKWARD_HEAVY, BACKWARD_SHARE = 4.5, 0.55
-OF_LOADING, OF_LARGEST = 0.6, 0.7
-FIXED, OF_STEP = ("communication", "update"), 0.5  # costs of tiny steps, where they are less than this part of them
-WITHIN = {
-    "loading": ("load", "communication", "wait"),
-    "augmentation": ("load", "augment", "communication", "wait"),
-    "update": ("update", "other"),
-    "communication": ("communication", "wait", "update"),
-}
+OF_LOADING = 0.6
+FIXED, OF_STEP = ("communication", "update"), 0.42  # costs of tiny steps, where they are less than this part of them
+CROWDS = ("threads", "cores")
+BESIDE_STEPS = ("evaluation", "checkpoint", "start")
+PHASES_OF = {"loading": ("load",), "augmentation": ("load", "augment"), "update": ("update",)}
 THROTTLED = 0.15  # of the time that a quota held the ranks back
 BUSY = 0.15  # of the cores that others use
 
@@ -69,6 +70,10 @@ class Evidence:
     cores: int
     even_if_busy: bool = False
 
+    def share(self, phase: str) -> float:
+        """Of the step."""
+        return self.phases_ms.get(phase, 0.0) / (sum(self.phases_ms.values()) or 1.0)
+
 
 def too_busy(evidence: Evidence) -> bool:
     busy = evidence.others is not None and evidence.others > BUSY * evidence.cores
@@ -92,13 +97,12 @@ def judge(evidence: Evidence) -> Cost:
         return _lopsided(evidence) or launch or nothing
     if launch is not None and largest.bottleneck in FIXED and largest.cost_ms < OF_STEP * evidence.step_ms:
         return launch
-    for cost in costs:
-        crowd = cost.bottleneck in ("threads", "cores")
-        transform = cost.bottleneck == "augmentation" and largest.bottleneck == "loading"
-        if (crowd and cost.cost_ms >= OF_LARGEST * largest.cost_ms) or (
-            transform and cost.cost_ms >= OF_LOADING * largest.cost_ms
-        ):
-            return cost
+    crowd = max((cost for cost in costs if cost.bottleneck in CROWDS), key=lambda cost: cost.cost_ms, default=None)
+    if crowd is not None and largest.bottleneck not in BESIDE_STEPS:
+        return crowd
+    transform = next((cost for cost in costs if cost.bottleneck == "augmentation"), None)
+    if transform is not None and largest.bottleneck == "loading" and transform.cost_ms >= OF_LOADING * largest.cost_ms:
+        return transform
     return largest
 
 
@@ -124,24 +128,19 @@ def _straggler(evidence: Evidence) -> Cost | None:
 def _in_steps(evidence: Evidence) -> Sequence[Cost | None]:
     found: list[Cost | None] = []
     for name, gain in evidence.gains.items():
-        if name == "launch" or gain.low < SURE:
+        least, worst = ASKED.get(name, (GAIN, SURE))
+        if name == "launch" or gain.low < worst:
             continue
-        # A batch that was used before is in the processor's caches: what is saved beyond the phases is not theirs.
-        cost = min(cost_of(gain.middle, evidence.step_ms), _most(name, evidence))
+        cost = cost_of(gain.middle, evidence.step_ms)
+        if name in PHASES_OF:
+            # A batch that was used before lies in the caches, and gradients that are never used up are still added up:
+            # what the clock saw is the better figure.
+            shown = evidence.step_ms * sum(evidence.share(phase) for phase in PHASES_OF[name])
+            cost = shown if name == "update" else min(cost, shown)
         without = evidence.step_ms / max(0.02 * evidence.step_ms, evidence.step_ms - cost)
-        if without >= GAIN:
+        if without >= least:
             found.append(Cost(name, cost, without))
     return found
-
-
-def _most(bottleneck: str, evidence: Evidence) -> float:
-    """Milliseconds of the step in the phases that something shows in; others wait where one rank is late."""
-    phases = WITHIN.get(bottleneck)
-    if phases is None:
-        return evidence.step_ms
-    return (
-        evidence.step_ms * sum(evidence.phases_ms.get(name, 0.0) for name in phases) / sum(evidence.phases_ms.values())
-    )
 
 
 def _beside_steps(evidence: Evidence) -> Sequence[Cost | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ...errors import RankFailed
@@ -17,12 +18,13 @@ from .advice import without
 from .changes import Change, changes
 from .job import Diagnosed
 from .judge import Evidence
-from .whole import Parts, parts_of, run_stretch
+from .whole import HARDLY, Parts, parts_of, run_stretch, starts_slowly, trivial_start
 
 SLICE_SECONDS = 0.6
 ROUNDS, LOOKS = 3, 2  # of experiments, and slices of the job alone before them
 # Gains in the first rounds after which something is not tried again: a change, and something that is taken away.
 DROPPED, DROPPED_COST = 1.0, 1.05
+SLOW_START = 4.0  # seconds
 BESIDE = {
     "evaluation": "no evaluation",
     "checkpoint": "no checkpoints",
@@ -49,7 +51,7 @@ class Measured:
         """The job alone: how it spends its steps, and a longer stretch of it where the first was too short."""
         self.neighbours.begin()
         self.throttling.begin()
-        for number in range(LOOKS):
+        for number in range(LOOKS if (self.stretch.startup_seconds or 0.0) < SLOW_START else 1):
             say(f"look {number + 1}: as it is")
             self.base.slices.append(run_slice(self.base, SLICE_SECONDS))
             if self.base.problem is not None:
@@ -59,12 +61,18 @@ class Measured:
             self.stretch = run_stretch(self.job, self.base.pace)
 
     def experiment(self, until: float, budget: float, say: Callable[[str], None]) -> None:
+        parts = self.parts()
+        if parts.steps < HARDLY * parts.total:
+            reason = f"steps are {parts.steps / parts.total:.0%} of the job's time"
+            self.skipped = [{"change": "anything about the steps", "reason": reason}]
+            return
         self.tried, self.skipped = changes(self.job, self.base.runs[-1], budget)
         variants = [change.variant for change in self.tried]
         limits = {id(change.variant): DROPPED if change.command else DROPPED_COST for change in self.tried}
 
         def keep(variant: Variant) -> bool:
-            return interval(speedups(variant, self.base)).middle > limits[id(variant)]
+            ratios = speedups(variant, self.base)
+            return not ratios or interval(ratios).middle > limits[id(variant)]
 
         run_rounds(self.base, variants, ROUNDS, SLICE_SECONDS, until=until, keep=keep, say=say)
         for variant in variants:
@@ -73,6 +81,16 @@ class Measured:
                 self.skipped.append({"change": variant.label, "reason": reason})
 
     # ------------------------------------------------------------ what it comes to
+
+    def parts(self) -> Parts:
+        """Of the whole job."""
+        floor = self.trivial_start if starts_slowly(self.job, self.stretch, self.step_ms) else None
+        return parts_of(self.job, self.stretch, self.step_ms, floor)
+
+    @cached_property
+    def trivial_start(self) -> float:
+        """How long a job of nothing takes to start; asked only where this one takes long."""
+        return trivial_start(self.job.strategy, self.job.settings)
 
     @property
     def step_ms(self) -> float:
@@ -104,7 +122,7 @@ class Measured:
             phases_ms=self.phases_ms,
             gains=self.gains(),
             slow=agreed([run.suspect for run in self.base.runs]),
-            parts=parts_of(self.job, self.stretch, self.step_ms),
+            parts=self.parts(),
             steps=self.job.steps,
             throttled=self.throttling.share(),
             others=others,

@@ -28,6 +28,7 @@ from ..slices import steady_ms
 from .job import Diagnosed
 
 STRETCH_SECONDS = 4.0
+HARDLY = 0.3  # of the job's time in steps, below which nothing about them can matter
 SECONDS_TO_LOOK = 2.0  # a start below is nobody's trouble
 
 
@@ -57,20 +58,25 @@ def run_stretch(job: Diagnosed, pace: float | None = None) -> Run:
         return run_fit(job.task, job.strategy, settings)
 
 
-def parts_of(job: Diagnosed, stretch: Run, step_ms: float) -> Parts:
-    """The whole job's parts from a stretch of it and the time of a step as slices show it."""
+def starts_slowly(job: Diagnosed, stretch: Run, step_ms: float) -> bool:
+    return (stretch.startup_seconds or 0.0) > max(SECONDS_TO_LOOK, 0.2 * job.steps * step_ms / 1000)
+
+
+def parts_of(job: Diagnosed, stretch: Run, step_ms: float, floor: float | None) -> Parts:
+    """The whole job's parts from a stretch of it and the time of a step as slices show it.
+
+    `floor` is how long a job of nothing takes to start, where this one takes long.
+    """
     made = max(1, stretch.steps)
     epochs = len(stretch.epochs)
     evaluations = sum("test_loss" in entry for entry in stretch.epochs) or 1
     needed = math.ceil(job.epochs / job.settings.step.eval_every)
     pauses = max(1, epochs - 1)
     start = stretch.startup_seconds or 0.0
-    steps = job.steps * step_ms / 1000
-    own = start - trivial_start(job.strategy, job.settings) if start > max(SECONDS_TO_LOOK, 0.2 * steps) else 0.0
     return Parts(
         start=start,
-        own_start=max(0.0, own),
-        steps=steps,
+        own_start=0.0 if floor is None else max(0.0, start - floor),
+        steps=job.steps * step_ms / 1000,
         evaluation=needed * (stretch.evaluation_seconds or 0.0) / evaluations,
         checkpoint=_checkpoints(job, stretch, made, step_ms),
         pause=(job.epochs - 1) * (stretch.pause_seconds or 0.0) / pauses,

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from ...data.loader_parts import LoaderParts
 from ...data.loading import DatasetSource
 from ...strategies.contract import Strategy
 from ...strategies.job import Job, trained_parameters
@@ -24,10 +25,11 @@ from .one_by_one import MeanSquare, one_by_one
 from .parts import (
     EveryParameterReached,
     FullInput,
+    Kept,
     fixed_statistics,
     full_precision,
     has_hooks,
-    kept_samples,
+    read_once,
     without_hooks,
 )
 from .variants import with_model
@@ -47,12 +49,13 @@ def changes(job: Job, steps: int) -> list[Change]:
     return [change for _, change in sorted(found, key=lambda entry: not entry[0])]  # the order above, but for signs
 
 
-def applies(change: Change, strategy: Strategy) -> bool:
-    """Joining BatchNorm and looking for unused parameters are options of some strategies only."""
-    if change.cause == "batchnorm" and change.make is _sync:
+def applies(change: Change, strategy: Strategy, failed: bool) -> bool:
+    """Joining BatchNorm and looking for unused parameters are options of some strategies only. A strategy that did not
+    look for these has failed where there are any."""
+    if change.make is _sync:
         return strategy.traits.joins_batchnorm
     if change.make is _find_unused:
-        return any(item.name == "find_unused" for item in fields(strategy))  # type: ignore[arg-type]
+        return failed and any(item.name == "find_unused" for item in fields(strategy))  # type: ignore[arg-type]
     return True
 
 
@@ -136,7 +139,7 @@ def _of_the_data(job: Job, steps: int) -> Iterator[Signed]:
             Change(
                 "data",
                 "with samples that were read once for all",
-                _on_task(partial(_kept, job, steps)),
+                _on_task(_Once(job, steps)),
                 "the data set gives other samples for the same indices, depending on what was read before (a generator or "
                 "a counter of its own)",
                 "draw from torch's, numpy's or Python's global generator, which is seeded for each sample, or from one "
@@ -156,8 +159,17 @@ def _of_the_data(job: Job, steps: int) -> Iterator[Signed]:
         )
 
 
-def _kept(job: Job, steps: int, task: Task) -> Task:
-    return kept_samples(job, task, steps)
+class _Once:
+    """The same samples for every fit: reading them again may give others, which is what is asked here."""
+
+    def __init__(self, job: Job, steps: int):
+        self.job, self.steps = job, steps
+        self.kept: Kept | None = None
+
+    def __call__(self, task: Task) -> Task:
+        self.kept = self.kept or read_once(self.job, self.steps)
+        parts = task.train
+        return task.replace(train=replace(parts, dataset=self.kept) if isinstance(parts, LoaderParts) else self.kept)
 
 
 # ---------------------------------------------------------------- the settings

@@ -24,11 +24,11 @@ HOPELESS = 1000.0  # times the tolerance: no rounding
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found, in the precision that decided."""
+    """What was found; weights in the precision that decided."""
 
     gradient: Distance | None  # None where a strategy has no gradient to speak of
     weights: Distance
-    double: bool = False
+    double: bool = False  # whether that is float64
     single_precision: Distance | None = None  # the weights in float32, where float64 decided
 
     @property
@@ -37,25 +37,51 @@ class Judgement:
 
 
 class Judge:
-    """Compares a strategy with `single`, from the fits of one task. `coarse`: computes in 16 bits, as `exact32` undoes."""
+    """Compares a strategy with `single`, from the fits of one task.
+
+    `exact32` is the change that undoes computing in 16 bits, where a task does that: rounding is then far more than what one
+    bit of a weight does, so the tolerance comes from fits with that change.
+    """
 
     def __init__(self, fits: Fits, steps: int, accumulate: int, trained: frozenset[str], exact32: Change | None):
         self.fits, self.steps, self.accumulate, self.trained = fits, steps, accumulate, trained
         self.exact32 = exact32
         self.single = make_strategy("single")
 
-    def judge(self, strategy: Strategy, changes: tuple[Change, ...] = (), quick: bool = False) -> Judgement:
-        """Raises what ends a fit. A `quick` answer may leave out what cannot change it."""
-        found = self._measured(strategy, changes, False, quick)
-        doubtful = not found.equal or found.weights.tolerance > WIDE
-        hopeless = quick and not found.equal and _times(found) > HOPELESS
-        if not doubtful or hopeless or self._coarse(changes):
+    def judge(self, strategy: Strategy) -> Judgement:
+        """The whole comparison; raises what ends a fit."""
+        asked = Asked(strategy, self.steps)
+        gradient, weights = self._distance(self._first_update(asked)), self._distance(asked)
+        found = Judgement(gradient, weights)
+        if (found.equal and weights.tolerance <= WIDE) or self._coarse(()):
             return found
+        wide = replace(asked, double=True)
         try:
-            precise = self._measured(strategy, changes, True, quick)
+            gradient = self._distance(self._first_update(wide))
+            if not gradient.same and not weights.same:
+                return Judgement(gradient, weights)
+            return Judgement(gradient, self._distance(wide), True, weights)
         except ManyhandsError:  # a model that cannot be computed so
             return found
-        return replace(precise, single_precision=found.weights)
+
+    def equal_with(self, strategy: Strategy, changes: tuple[Change, ...], gradient_too: bool) -> bool:
+        """Whether the strategy is equal once some things are changed; what cannot matter any more is not asked."""
+        asked = Asked(strategy, self.steps, changes)
+        questions = [self._first_update(asked), asked] if gradient_too else [asked]
+        return all(self._same(question) for question in questions)
+
+    def _same(self, asked: Asked) -> bool:
+        found = self._distance(asked)
+        doubtful = not found.same or found.tolerance > WIDE
+        if not doubtful or found.times > HOPELESS or self._coarse(asked.changes):
+            return found.same
+        try:
+            return self._distance(replace(asked, double=True)).same
+        except ManyhandsError:
+            return found.same
+
+    def _first_update(self, asked: Asked) -> Asked:
+        return replace(asked, steps=self.accumulate, gradient=True)
 
     def after(self, strategy: Strategy, steps: int, double: bool) -> Distance:
         """The weights after so many steps."""
@@ -68,13 +94,6 @@ class Judge:
     def record(self, strategy: Strategy) -> Run:
         return self.fits.run(Asked(strategy, self.steps))
 
-    def _measured(self, strategy: Strategy, changes: tuple[Change, ...], double: bool, quick: bool) -> Judgement:
-        asked = Asked(strategy, self.accumulate, changes, gradient=True, double=double)
-        gradient = self._distance(asked)
-        if quick and gradient.times > HOPELESS:
-            return Judgement(gradient, gradient, double)
-        return Judgement(gradient, self._distance(replace(asked, steps=self.steps, gradient=False)), double)
-
     def _distance(self, asked: Asked) -> Distance:
         reference = replace(asked, strategy=self.single)
         one, other = (self._tensors(question) for question in (reference, asked))
@@ -83,7 +102,8 @@ class Judge:
             if self._coarse(asked.changes) and self.exact32
             else reference
         )
-        seeds = SEEDS if not asked.changes else SEEDS[:1]
+        whole = asked.gradient or asked.steps == self.steps
+        seeds = SEEDS if whole and not asked.changes and not asked.double else SEEDS[:1]
         nudged = [self._tensors(replace(exact, nudge=seed)) for seed in seeds]
         noise = noise_of(self._tensors(exact), nudged)
         return distance(one, other, noise, asked.double, MOST[asked.double][0 if asked.gradient else 1])
@@ -99,10 +119,6 @@ class Judge:
         return {name: tensor for name, tensor in weights.items() if name in self.trained}
 
 
-def _times(found: Judgement) -> float:
-    return max(found.weights.times, found.gradient.times if found.gradient is not None else 0.0)
-
-
 def first_step(judge: Judge, strategy: Strategy, double: bool) -> tuple[int, str] | None:
     """The first step after which the weights differ, and the first parameter that does then; None where none does."""
 
@@ -110,7 +126,7 @@ def first_step(judge: Judge, strategy: Strategy, double: bool) -> tuple[int, str
         return not judge.after(strategy, steps, double).same
 
     low, high = 0, judge.steps  # equal after the one, different after the other
-    if not differs(high):
+    if not differs(high):  # gradients can differ where weights hardly move
         return None
     step = judge.accumulate  # most differ at once
     while high - low > 1:

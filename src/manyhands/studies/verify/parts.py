@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,12 +13,10 @@ from torch.utils.data import Dataset
 
 from ...data import nest
 from ...data.keys import sample_keys
-from ...data.loader_parts import LoaderParts
 from ...data.loading import DatasetSource
 from ...data.process_state import seeded
 from ...model.torch_internals import BATCHNORMS, PARAMETER_HOOKS
 from ...strategies.job import Job
-from ...task import Task
 from .calm import around_forward
 
 COARSE = (torch.float16, torch.bfloat16)
@@ -163,12 +160,12 @@ class Kept(Dataset):
         return self.samples[index]
 
 
-def kept_samples(job: Job, task: Task, steps: int) -> Task:
-    """The task with what its data set gives when it is read once, in order, for so many steps."""
+def read_once(job: Job, steps: int) -> Kept:
+    """What a data set gives when it is read in order for so many steps."""
     assert isinstance(job.train, DatasetSource)
     planned = [step for epoch in job.order.epochs(0, min(steps, job.total_steps)) for step in epoch]
     read: dict[int, Any] = {}
-    with seeded(task.seed):
+    with seeded(job.task.seed):
         for step in planned:
             indices = job.order.indices(step)
             keys = sample_keys(job.order.seed, step.epoch, indices)
@@ -178,5 +175,4 @@ def kept_samples(job: Job, task: Task, steps: int) -> Task:
             if index not in read:
                 with suppress(Exception):
                     read[index] = job.train.dataset[index]
-    kept = Kept(read, len(job.train))
-    return task.replace(train=replace(task.train, dataset=kept) if isinstance(task.train, LoaderParts) else kept)
+    return Kept(read, len(job.train))

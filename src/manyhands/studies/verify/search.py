@@ -20,14 +20,16 @@ class Found:
     tried: list[str] = field(default_factory=list)
 
 
-def find_cause(judge: Judge, strategy: Strategy, changes: Sequence[Change]) -> Found:
+def find_cause(
+    judge: Judge, strategy: Strategy, changes: Sequence[Change], gradient_too: bool, failed: bool = False
+) -> Found:
     """One change that makes the strategy equal, else the least of them that do it together."""
     found = Found()
     possible: list[Change] = []
     for change in changes:
-        if not applies(change, strategy):
+        if not applies(change, strategy, failed):
             continue
-        equal = _equal(judge, strategy, (change,))
+        equal = _equal(judge, strategy, (change,), gradient_too)
         if equal is None:
             continue
         found.tried.append(change.label)
@@ -36,10 +38,10 @@ def find_cause(judge: Judge, strategy: Strategy, changes: Sequence[Change]) -> F
             return found
         possible.append(change)
     together = _one_of_a_kind(possible)
-    if len(together) > 1 and _equal(judge, strategy, together):
+    if len(together) > 1 and _equal(judge, strategy, together, gradient_too):
         for change in reversed(together):
             fewer = tuple(other for other in together if other is not change)
-            if fewer and _equal(judge, strategy, fewer):
+            if fewer and _equal(judge, strategy, fewer, gradient_too):
                 together = fewer
         found.causes = together
     return found
@@ -53,11 +55,11 @@ def _one_of_a_kind(changes: Sequence[Change]) -> tuple[Change, ...]:
     return tuple(by_cause.values())
 
 
-def _equal(judge: Judge, strategy: Strategy, changes: tuple[Change, ...]) -> bool | None:
+def _equal(judge: Judge, strategy: Strategy, changes: tuple[Change, ...], gradient_too: bool) -> bool | None:
     """None where the change cannot be tried: a model may not run with it, or a strategy refuse it."""
     judge.fits.say(f"{strategy}: trying it {' and '.join(change.label for change in changes)}")
     try:
-        return judge.judge(strategy, changes, quick=True).equal
+        return judge.equal_with(strategy, changes, gradient_too)
     except ManyhandsError:
         return None
     except Exception as problem:  # a change that does not fit what somebody wrote

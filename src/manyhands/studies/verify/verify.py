@@ -108,7 +108,7 @@ def _verified(judge: Judge, strategy: Strategy, possible: list[Change]) -> Resul
     except Refused as refusal:
         return _result(strategy, status="refused", exact=None, equal=None, **refused(refusal))
     except ManyhandsError as failure:
-        found = find_cause(judge, strategy, possible)
+        found = find_cause(judge, strategy, possible, gradient_too=False, failed=True)
         promised = strategy.traits.exact is True
         return _result(strategy, status="failed", exact=promised, equal=False, **failed(failure, found))
     result = _result(strategy, judgement, exact=run.exact, equal=judgement.equal)
@@ -121,9 +121,11 @@ def _verified(judge: Judge, strategy: Strategy, possible: list[Change]) -> Resul
     if judgement.equal:
         before = judgement.single_precision
         noticeable = before is not None and before.difference > NOTICEABLE
-        return {**result, **rounded(strategy, before)} if noticeable and before is not None else result
+        return {**result, **rounded(before)} if noticeable and before is not None else result
     place = _place(judge, strategy, judgement)
-    return {**result, **place, **not_equal(strategy, judgement, place, find_cause(judge, strategy, possible))}
+    wrong_gradient = judgement.gradient is not None and not judgement.gradient.same
+    found = find_cause(judge, strategy, possible, wrong_gradient)
+    return {**result, **place, **not_equal(judgement, place, found)}
 
 
 def _place(judge: Judge, strategy: Strategy, judgement: Judgement) -> Result:

@@ -11,8 +11,8 @@ from .judge import Judgement
 from .search import Found
 
 
-def not_equal(strategy: Strategy, judgement: Judgement, place: dict[str, Any], found: Found) -> dict[str, Any]:
-    return {"reason": f"{_where(strategy, judgement, place)}: {_because(found)}", **_named(found)}
+def not_equal(judgement: Judgement, place: dict[str, Any], found: Found) -> dict[str, Any]:
+    return {"reason": f"{_where(judgement, place)}: {_because(found)}", **_named(found)}
 
 
 def failed(failure: ManyhandsError, found: Found) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def asynchronous(strategy: Strategy, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def rounded(strategy: Strategy, before: Distance) -> dict[str, Any]:
+def rounded(before: Distance) -> dict[str, Any]:
     return {
         "reason": f"equal in float64; in float32 weights end {_far(before)} of their size apart, from rounding alone, which "
         "the optimizer or a long chain of steps makes larger",
@@ -43,7 +43,7 @@ def rounded(strategy: Strategy, before: Distance) -> dict[str, Any]:
     }
 
 
-def _where(strategy: Strategy, judgement: Judgement, place: dict[str, Any]) -> str:
+def _where(judgement: Judgement, place: dict[str, Any]) -> str:
     gradient = judgement.gradient
     what = (
         f"its gradient is off by {_far(gradient)}"

@@ -1,0 +1,59 @@
+"""What is measured of a job, and when nothing more is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from manyhands.record.run import Run
+from manyhands.strategies import make_strategy
+from manyhands.studies import slices
+from manyhands.studies.diagnose.job import Diagnosed
+from manyhands.studies.diagnose.measured import Measured
+from manyhands.studies.diagnose.whole import Parts
+from manyhands.studies.slices import Variant
+from manyhands.training.settings import FitSettings
+from tests.conftest import make_task
+
+
+def ran(milliseconds: float) -> Run:
+    run = Run("task", "single", batch_size=30, threads=1, device="cpu")
+    run.durations_ms = [milliseconds] * 8
+    run.phases_ms = {"forward": milliseconds / 2, "backward": milliseconds / 2}
+    return run
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    job = Diagnosed.of(make_task(), make_strategy("single"), FitSettings())
+    measured = Measured(job, ran(10))
+    measured.base.slices = [ran(10)]
+    monkeypatch.setattr(Measured, "parts", lambda self: Parts(1.0, 0.0, 10.0, 1.0, 0.0, 0.0))
+    return measured
+
+
+def test_a_budget_that_ends_within_a_round(found: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had not had its turn yet was asked for its gain, and the diagnosis ended in a traceback."""
+    made: list[str] = []
+
+    def one(variant: Variant, seconds: float) -> Run:
+        made.append(variant.label)
+        time.sleep(0.2)
+        return ran(10)
+
+    monkeypatch.setattr(slices, "run_slice", one)
+    found.experiment(time.monotonic() + 0.3, 120, lambda text: None)
+    assert 2 <= len(made) < 1 + len(found.tried)
+    assert {"change": found.tried[-1].label, "reason": "the budget was spent; use a larger --budget"} in found.skipped
+    assert [one["change"] for one in found.experiments(found.parts())][: len(made) - 1] == made[1:]
+
+
+def test_steps_that_hardly_matter_are_left_alone(found: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measured, "parts", lambda self: Parts(1.0, 0.0, 2.0, 20.0, 0.0, 0.0))
+    found.experiment(time.monotonic() + 100, 120, lambda text: None)
+    assert found.tried == []
+    assert found.skipped == [{"change": "anything about the steps", "reason": "steps are 9% of the job's time"}]
+    assert [(one["change"], round(one["speedup"], 1)) for one in found.experiments(found.parts())] == [
+        ("no evaluation", 10.9)
+    ]
