@@ -57,7 +57,8 @@ def diagnose(
         job = Diagnosed.of(task, make_strategy(strategy, ranks), settings)
         found = Measured(job, run_stretch(job))
         found.look(say)
-        found.experiment(until, budget, say)
+        if even_if_busy or not too_busy(found.evidence(even_if_busy)):  # else no experiment can mean anything
+            found.experiment(until, budget, say)
         evidence = found.evidence(even_if_busy)
         helpful = [] if too_busy(evidence) else advice(job, found.base, found.tried, found.ends(evidence.parts))
         cost = judge(evidence)
