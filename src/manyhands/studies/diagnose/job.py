@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -16,7 +16,7 @@ from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...record.run import available_cores
 from ...strategies.contract import Strategy, processes
-from ...strategies.job import Job, StepSettings
+from ...strategies.job import StepSettings
 from ...task import Task
 from ...training.build import build, check_length
 from ...training.settings import FitSettings
@@ -42,9 +42,12 @@ class Diagnosed:
     dataset: Dataset | None
     parameter_bytes: int
     cores: int
+    typed: Mapping[str, Any] = field(default_factory=dict)  # what a command repeats beside the settings
 
     @classmethod
-    def of(cls, task: Task, strategy: Strategy, settings: FitSettings) -> Diagnosed:
+    def of(
+        cls, task: Task, strategy: Strategy, settings: FitSettings, typed: Mapping[str, Any] | None = None
+    ) -> Diagnosed:
         job = build(task, settings.step)
         check_length(job)
         source = job.train
@@ -61,6 +64,7 @@ class Diagnosed:
             dataset=source.dataset if isinstance(source, DatasetSource) else None,
             parameter_bytes=sum(parameter.nbytes for parameter in job.model.parameters()),
             cores=available_cores(),
+            typed=typed or {},
         )
 
     @property
@@ -100,6 +104,7 @@ class Diagnosed:
         given: dict[str, Any] = {
             **_differing(self.settings.step, STEP_DEFAULTS, [item.name for item in dataclasses.fields(StepSettings)]),
             **_differing(self.settings, FIT_DEFAULTS, SPOKEN_OF),
+            **self.typed,
             **options,
         }
         words = ["manyhands", verb, self.settings.source or self.task.name or "TASK", str(chosen)]
@@ -115,7 +120,3 @@ class Diagnosed:
 
 def _differing(value: Any, defaults: Any, names: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if getattr(value, name) != getattr(defaults, name)}
-
-
-def job_of(diagnosed: Diagnosed) -> Job:
-    return build(diagnosed.task, diagnosed.settings.step)
