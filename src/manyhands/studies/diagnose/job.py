@@ -16,7 +16,7 @@ from ...data.sources import TensorSource
 from ...data.stream import StreamSource
 from ...record.run import available_cores
 from ...strategies.contract import Strategy, processes
-from ...strategies.job import StepSettings
+from ...strategies.job import Job, StepSettings
 from ...task import Task
 from ...training.build import build, check_length
 from ...training.settings import FitSettings
@@ -120,3 +120,7 @@ class Diagnosed:
 
 def _differing(value: Any, defaults: Any, names: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if getattr(value, name) != getattr(defaults, name)}
+
+
+def job_of(diagnosed: Diagnosed) -> Job:
+    return build(diagnosed.task, diagnosed.settings.step)
