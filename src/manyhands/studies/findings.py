@@ -35,6 +35,7 @@ from ..training.task_notes import CONSTANT, in_words_gone, in_words_not_given, n
 from .finding_data import Finding, data_findings
 
 UPDATES, SAMPLES, BATCHES, SECONDS = 6, 32, 3, 1.0  # of the trial
+FEW, SLOW = 4, 0.2  # samples, where the forward pass over a batch takes longer than this many seconds
 WALK_SECONDS = 1.0  # through the schedule
 MOVES = 1e-5  # of the loss: what two modes must differ by
 
@@ -137,11 +138,13 @@ def _trial(job: Job) -> Iterator[Finding]:
     """Some updates on one batch, at the optimizer's own rate."""
     count = min(SAMPLES, max(2, job.task.batch_size))
     total, take = read_samples(job, BATCHES * count)
-    batches = [take(range(start, min(start + count, total))) for start in range(0, total, count)]
-    trial = Trial(job)
-    if (wrong := _targets(job, trial, batches[0])) is not None:
+    trial, began = Trial(job), monotonic()
+    if (wrong := _targets(job, trial, take(range(min(count, total))))) is not None:
         yield wrong
         return
+    if monotonic() - began > SLOW:
+        count = min(count, FEW)
+    batches = [take(range(start, min(start + count, total))) for start in range(0, total, count)][:BATCHES]
     losses, reached = _updates(job, trial, batches[0])
     if not math.isfinite(losses[0]):
         advice = "look for a logarithm or a division of zero, and for samples that are not finite"

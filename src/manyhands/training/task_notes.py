@@ -8,6 +8,7 @@ Each is a fact of this fit, told in a line; nothing is refused for it. `manyhand
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from time import process_time
 from typing import Any
@@ -75,13 +76,15 @@ def rate_gone(task: Task, trained: Named, updates: int, seconds: float) -> tuple
     schedule = task.schedule(optimizer, updates)
     if needs_figure(schedule):
         return None
-    optimizer.step()  # torch warns of a schedule that is stepped first
     rates, began = [_rate(optimizer)], process_time()
-    while len(rates) < updates and process_time() - began < seconds:
-        schedule.step()
-        rates.append(_rate(optimizer))
-    low = [rate <= GONE * max(rates) for rate in rates]
-    if max(rates) > 0 and sum(low) > MOST * len(low) and low[-1]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an optimizer that was not stepped, which would load torch's compiler
+        while len(rates) < updates and process_time() - began < seconds:
+            schedule.step()
+            rates.append(_rate(optimizer))
+    gone = GONE * max(rates)
+    low = [rate <= gone for rate in rates]
+    if gone > 0 and sum(low) > MOST * len(low) and low[-1]:
         return len(low) - low[::-1].index(False) if False in low else 0, len(low)
     return None
 

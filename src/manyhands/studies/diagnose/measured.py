@@ -18,13 +18,12 @@ from .advice import without
 from .changes import Change, changes
 from .job import Diagnosed
 from .judge import Evidence
-from .whole import Parts, parts_of, run_stretch, starts_slowly, trivial_start
+from .whole import HARDLY, Parts, parts_of, run_stretch, starts_slowly, trivial_start
 
 SLICE_SECONDS = 0.6
 ROUNDS, LOOKS = 3, 2  # of experiments, and slices of the job alone before them
 # Gains in the first rounds after which something is not tried again: a change, and something that is taken away.
 DROPPED, DROPPED_COST = 1.0, 1.05
-HARDLY = 0.3  # of the job's time in steps, below which nothing about them can matter
 SLOW_START = 4.0  # seconds
 BESIDE = {
     "evaluation": "no evaluation",
@@ -63,7 +62,7 @@ class Measured:
 
     def experiment(self, until: float, budget: float, say: Callable[[str], None]) -> None:
         parts = self.parts()
-        if parts.steps < HARDLY * parts.total:
+        if parts.steps < HARDLY * parts.own:
             reason = f"steps are {parts.steps / parts.total:.0%} of the job's time"
             self.skipped = [{"change": "anything about the steps", "reason": reason}]
             return

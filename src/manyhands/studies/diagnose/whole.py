@@ -28,6 +28,7 @@ from ..slices import steady_ms
 from .job import Diagnosed
 
 STRETCH_SECONDS = 4.0
+HARDLY = 0.3  # of the job's time in steps, below which nothing about them can matter
 SECONDS_TO_LOOK = 2.0  # a start below is nobody's trouble
 
 
@@ -45,6 +46,11 @@ class Parts:
     @property
     def total(self) -> float:
         return self.start + self.steps + self.evaluation + self.checkpoint + self.pause
+
+    @property
+    def own(self) -> float:
+        """Without the start that any job of this kind has: a job that is tried out is short."""
+        return self.total - self.start + self.own_start
 
 
 def run_stretch(job: Diagnosed, pace: float | None = None) -> Run:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .advice import Advice
 from .job import Diagnosed
 from .judge import Cost, Evidence, too_busy
+from .whole import HARDLY
 
 WHAT = {
     "loading": "Reading the data holds this job back",
@@ -37,6 +38,12 @@ def verdict(job: Diagnosed, evidence: Evidence, cost: Cost, advice: Sequence[Adv
 
 
 def _trouble(evidence: Evidence, cost: Cost) -> str:
+    if cost.bottleneck == "none" and evidence.parts.steps < HARDLY * evidence.parts.total:
+        parts = evidence.parts
+        return (
+            f"No bottleneck was found: the whole job takes {parts.total:.1f} s, of which its steps are {parts.steps:.1f} s; "
+            f"starting takes {parts.start:.1f} s, as it does for any job of this kind."
+        )
     if cost.bottleneck == "none":
         phases = evidence.phases_ms
         computing = sum(phases.get(name, 0.0) for name in ("forward", "backward")) / (sum(phases.values()) or 1.0)
