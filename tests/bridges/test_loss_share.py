@@ -21,6 +21,7 @@ TARGET = torch.tensor([0, 1, 2, -100])
         (lambda x: F.cross_entropy(x, TARGET) / 4, 1 / 4, "mean", 3),
         (lambda x: 0.5 * (x**2).mean() / torch.tensor(2.0), 1 / 4, "mean", 4),
         (lambda x: F.l1_loss(x, torch.ones(4, 3), reduction="sum"), 1, "sum", 4),
+        (lambda x: F.cross_entropy(x, TARGET, reduction="sum") / 6, 1 / 6, "sum", 3),
         (lambda x: x.sum() / 8, 1 / 8, "sum", 4),
         (lambda x: -(x.mean() + 0.1 * x.std()) / 2, 1 / 2, "mean", 4),
     ],

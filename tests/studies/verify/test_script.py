@@ -91,6 +91,17 @@ def test_a_script_that_is_watched_computes_the_same(tmp_path: Path) -> None:
     assert weights[:8].tolist() == names["model"].weight.detach().double().flatten().tolist()
 
 
+def test_ranks_that_nobody_seeds_draw_numbers_of_their_own(tmp_path: Path) -> None:
+    """Ranks forked from one process had its generator: unseeded models started equal, and dropout was called a fault."""
+    path = tmp_path / "unseeded.py"
+    path.write_text(WATCHED.replace("torch.manual_seed(3)\n", "").replace("model(x)", "model(x + torch.randn(6, 4))"))
+    with Stage([str(path)], 2, 20) as stage:
+        once, again = stage.run(2), stage.run(2)
+    weights = [one.array("start", rank) for one in (once, again) for rank in (0, 1)]
+    assert all(one is not None for one in weights)
+    assert weights[0].tolist() == weights[2].tolist() != weights[1].tolist()  # type: ignore[union-attr]
+
+
 def test_ranks_that_never_meet_are_not_reduced(tmp_path: Path) -> None:
     path = tmp_path / "alone.py"
     path.write_text(WATCHED)

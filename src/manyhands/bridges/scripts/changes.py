@@ -11,15 +11,13 @@ batchnorm    BatchNorm takes its statistics over all ranks
 weigh        each rank counts with its number of samples (or tokens), and a sum counts as a sum over ranks
 rates        the learning rates of every update, given
 divide       gradients divided by what the accumulated losses were not
-perturb      the weights of the start differ by one rounding
+perturb      the weights of the start differ by one rounding of this size
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-ROUNDING = 2.0**-23
 
 
 class Changes:
@@ -81,7 +79,7 @@ class Changes:
             if self.wants("perturb"):
                 for parameter in module.parameters():
                     if parameter.is_floating_point():
-                        parameter.mul_(1 + ROUNDING)
+                        parameter.mul_(1 + self._wanted["perturb"])
 
     def model_made(self) -> None:
         """There is an optimizer, so the model has its weights."""

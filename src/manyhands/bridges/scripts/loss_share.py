@@ -42,8 +42,8 @@ def share(loss: Any, rows: int) -> dict[str, Any]:
     name = node.name() if node is not None else ""
     summed = name.startswith("Sum") or getattr(node, "_saved_reduction", 1) == SUM
     count = float(rows)
-    if name.startswith("NllLoss") and not summed:  # a mean over the targets that are not ignored
-        count = float(node._saved_total_weight)
+    if name.startswith("NllLoss"):  # over the targets that are not ignored
+        count = float(node._saved_total_weight) or count
     return {"factor": abs(factor), "kind": "sum" if summed else "mean", "count": count, "made_by": name}
 
 

@@ -38,6 +38,7 @@ class Updates:
             "bypassed": False,
             "batchnorm": False,
             "dropout": False,
+            "coarse": False,
         }
         self.optimizers: list[Any] = []
         self.tail: list[list[float]] = []  # rates of the updates that were hurried
@@ -127,6 +128,8 @@ class Updates:
             self.buffers[_plain(name)] = buffer
         if new:
             self._witness.changes.first_call(module)
+        narrow = any(one.is_floating_point() and one.element_size() < 4 for one in module.parameters())
+        self.seen["coarse"] |= narrow or self._torch.is_autocast_enabled("cpu")
         if self._wrapped:
             self.seen["bypassed"] |= any(module is not one and module is one.module for one in self._wrapped)
         if not self._rows:
@@ -162,7 +165,7 @@ class Updates:
             norm = float(result) if isinstance(result, self._torch.Tensor) else None
             active = bool((before != after).any())
             self._clips.append({"name": name, "norm": norm, "active": active})
-            self.arrays[f"clipped{len(self.made)}"] = before
+            self.arrays.setdefault(f"clipped{len(self.made)}", before)
             return result
 
         return clip

@@ -93,9 +93,11 @@ def _own_numbers(rank: int) -> None:
     import random
 
     import numpy
+    import torch
 
     random.seed(f"manyhands {rank}")
     numpy.random.seed(random.getrandbits(32))
+    torch.manual_seed(random.getrandbits(32))
 
 
 if __name__ == "__main__":

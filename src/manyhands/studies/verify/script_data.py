@@ -40,21 +40,34 @@ def _not_sharded(seen: Seen, alone: Seen | None) -> Symptom | None:
             before[0]["sampler_length"] == own["sampler_length"]
             and own["dataset_length"] == before[0]["dataset_length"]
         )
-    alike = _shared([one["first"] for one in first]) > SHARED
+    alike = _shared([one["first"] for one in first]) > SHARED or _overlapping(first)
     if not whole and not alike:
         return None
-    reads = f"all {own['sampler_length']} samples" if whole else "the same part of the data"
+    reads = f"all {own['sampler_length']} samples" if whole else "samples that another rank reads too"
     return Symptom(
         "sampler",
-        f"step 1: every rank reads {reads} ({own['sampler']}), so {len(first)} ranks train on each sample "
-        f"{len(first)} times per epoch",
+        f"step 1: every rank reads {reads} ({own['sampler']}), so {len(first)} ranks train on "
+        f"{'each sample' if whole else 'some samples'} {len(first)} times per epoch",
         SHARD,
         "with a DistributedSampler put in from outside, ranks read different samples",
         1,
         None,
         {"shard": seen.ranks[0]["trained"][:1]},
-        lambda trial: _shared([trained_passes(facts)[0]["first"] for facts in trial.ranks]) < SHARED,
+        _parts,
     )
+
+
+def _parts(trial: Seen) -> bool:
+    first = [trained_passes(facts)[0] for facts in trial.ranks]
+    return _shared([one["first"] for one in first]) < SHARED and not _overlapping(first)
+
+
+def _overlapping(first: list[dict[str, Any]]) -> bool:
+    """Parts of a sampler for ranks that are none: more in common than what fills up the last batch."""
+    if not all(one["sets_epoch"] for one in first):
+        return False
+    seen = [index for one in first for index in set(one["first"])]
+    return len(seen) - len(set(seen)) > len(first)
 
 
 def _shared(lists: list[list[Any]]) -> float:

@@ -170,8 +170,11 @@ def _scale(seen: Seen, alone: Seen | None) -> Iterator[Symptom]:
                 layer=seen.ranks[0]["names"][0],
             )
             return
-        if together >= 2 and seen.ranks[0]["optimizers"] == 1 and not (summed and weight == together):
-            total = factor * (sum(one["factor"] * one["count"] for one in passes) if summed else weight)
+        known = not summed or all(
+            one.get("made_by", "").startswith("NllLoss") for one in passes
+        )  # a sum over how many?
+        if together >= 2 and seen.ranks[0]["optimizers"] == 1 and not summed:  # a sum over how many?
+            total = factor * weight
             if abs(total - 1) > OFF and (len(told[0]["clips"]) == 0 or abs(weight - 1) > OFF):
                 yield _accumulation(seen, number, together, passes, total)
                 return

@@ -14,7 +14,9 @@ from ...bridges.scripts.witnessed import Seen, Stage
 from .script_symptom import Symptom, distance, layer_of_most
 
 AMPLIFIED = 50.0  # rounding enters in every step and sum, not once
+COARSELY = 4.0  # of a rounding so large that it drowns the others
 FLOOR = 1e-5
+FINE, COARSE = 2.0**-23, 2.0**-8  # one rounding of float32, and of bfloat16
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Reference:
 def compare_with_union(stage: Stage, ranks: int, seen: Seen) -> Reference:
     calm: dict[str, Any] = {"quiet": True} if seen.ranks[0]["dropout"] else {}
     base = stage.run(ranks, calm) if calm else seen
-    shaken = stage.run(ranks, {**calm, "perturb": True})
+    shaken = stage.run(ranks, {**calm, "perturb": COARSE if seen.ranks[0]["coarse"] else FINE})
     found = Reference()
     if base.problem or not base.updates:
         found.untried = f"the reference could not be computed ({base.problem})"
@@ -45,7 +47,7 @@ def compare_with_union(stage: Stage, ranks: int, seen: Seen) -> Reference:
     found.tolerance = FLOOR
     if not shaken.problem:
         noise = max(_weights(shaken, base, at)[0] for at in range(min(shaken.updates, base.updates)))
-        found.tolerance = max(FLOOR, AMPLIFIED * noise)
+        found.tolerance = max(FLOOR, (COARSELY if seen.ranks[0]["coarse"] else AMPLIFIED) * noise)
     trained = seen.ranks[0]["trained"]
     random = bool(trained) and _draws_on_the_way(base)
     if not trained or random:
