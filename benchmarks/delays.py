@@ -1,13 +1,15 @@
 """Claim: a delay of 5 ms, wherever it strikes, is found in its own phase within 5 %.
 
-Every second step of a fit, on every process at once, is delayed: in the collate function, the forward pass, the backward
-pass, the optimizer or the transport. A delay is spent awake: `time.sleep` sleeps longer than it is asked to, and after it
-the rest of the phase is slower, on a core whose caches others have used. What really passed is measured inside the delay.
-Attributed is what the phase of a delayed step takes beyond that of the steps between, against the time that really
-passed; medians over the steps of a fit, of the rank that is furthest off. A step may have several delays: one per layer that
-has it, and under a pipeline one per chunk or message.
+Every second step of a fit is delayed, on every process at once and in each place in turn: the collate function, the
+forward pass, the backward pass, the optimizer, the transport. A delay is spent awake, for `time.sleep` sleeps longer than
+it is asked to; what really passed is measured inside it. Work after it is slower, because others have used the caches
+meanwhile (60 us become 150 to 250), so delays strike near the end of a phase where they can.
 
-    python benchmarks/delays.py [--pairs 60] [--strategies single ddp hogwild parameter_server pipeline]
+Attributed is what the phase of a delayed step takes beyond that of the steps between, against the time that really
+passed; medians over the steps of a fit, of the rank that is furthest off. Under a pipeline a step has several delays,
+one per chunk or message, and those of a layer strike one rank alone.
+
+    python benchmarks/delays.py [--pairs 40] [--strategies single ddp hogwild parameter_server pipeline]
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,15 +49,14 @@ DELAY, WARM_UP = 0.005, 4
 
 
 class Delay:
-    """The delay of this process: switched on and off from step to step, and its own stopwatch."""
+    """The delay of this process, and its own stopwatch."""
 
-    place = ""
-    on = False
+    place = ""  # where it strikes in this step; nowhere
     passed = 0  # nanoseconds
 
     @classmethod
     def at(cls, place: str) -> None:
-        if cls.on and cls.place == place:
+        if cls.place == place:
             began = time.monotonic_ns()
             while time.monotonic_ns() - began < DELAY * 1e9:
                 pass
@@ -65,22 +67,29 @@ class Delay:
 
 
 class Slowed(torch.autograd.Function):
-    """The identity, forward and backward."""
+    """The identity, slow in one of its two passes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        Delay.at("forward")
+    def forward(ctx: Any, x: Tensor, forward: bool) -> Tensor:
+        ctx.forward = forward
+        if forward:
+            Delay.at("forward")
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        Delay.at("backward")
-        return gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if not ctx.forward:
+            Delay.at("backward")
+        return gradient, None
 
 
 class SlowedLayer(nn.Module):
+    def __init__(self, forward: bool = False):
+        super().__init__()
+        self.slow_forward = forward
+
     def forward(self, x: Tensor) -> Tensor:
-        return Slowed.apply(x)
+        return Slowed.apply(x, self.slow_forward)
 
 
 class SlowedSGD(torch.optim.SGD):
@@ -119,20 +128,22 @@ def slow_transport() -> None:
 # -- in the ranks: fit calls this before the work of every step ---------------------------------------------------------
 
 
-def every_second(place: str, folder: str, last: int) -> Callable[[Rank, int], None]:
-    """Delays on and off from step to step; at the end a process writes its phases at every step, and what delays took."""
-    looks: list[list[int]] = []
+def every_second(folder: str, last: int) -> Callable[[Rank, int], None]:
+    """Delay every second step, in each place in turn.
+
+    At the end a process writes what it saw before every step: nanoseconds in each phase and in delays so far, and where the
+    next delay strikes.
+    """
+    looks: list[tuple[list[int], int, str]] = []
 
     def before_step(rank: Rank, step: int) -> None:
         if step == 0:
-            Delay.place = place
-            if place == "communication":
-                slow_transport()
+            slow_transport()
             return
-        looks.append([*phases_so_far(rank.clock), Delay.passed])
-        Delay.on = step > WARM_UP and step % 2 == 0
+        delayed = WARM_UP < step < last and step % 2 == 0
+        Delay.place = PLACES[step // 2 % len(PLACES)] if delayed else ""
+        looks.append((phases_so_far(rank.clock), Delay.passed, Delay.place))
         if step == last:
-            Delay.on = False
             Path(folder, f"{rank.index}.json").write_text(json.dumps(looks))
 
     return before_step
@@ -161,9 +172,10 @@ class Samples(Dataset):
 
 
 def make_model() -> nn.Module:
+    """A chain that is slow at the end of its forward pass, and at the end of its backward pass."""
     return nn.Sequential(
-        SlowedLayer(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(),
-        SlowedLayer(), nn.Linear(32, 4),
+        nn.Linear(16, 32), SlowedLayer(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(),
+        nn.Linear(32, 4), SlowedLayer(forward=True),
     )  # fmt: skip
 
 
@@ -179,36 +191,51 @@ def make_task(steps: int) -> mh.Task:
     )
 
 
-def measure(strategy: str, place: str, pairs: int) -> list[dict[str, Any]]:
-    """Of every rank: what its phase took beyond that of a neighbour, and what really passed; medians in milliseconds."""
-    steps = WARM_UP + 2 * pairs + 1
+@dataclass(frozen=True)
+class Spent:
+    """One step of one rank: where it was delayed, for how long, and how long its phases took; nanoseconds."""
+
+    rank: int
+    place: str
+    passed: int
+    phases: list[int]
+
+
+def measure(strategy: str, pairs: int) -> list[Spent]:
+    """The steps of a fit that is delayed in every second step, so many times in each place."""
+    steps = WARM_UP + 2 * len(PLACES) * pairs + 1
     ranks = 1 if strategy == "single" else 2
     with tempfile.TemporaryDirectory() as folder:
         settings = FitSettings.of(
-            threads=1, device="cpu", max_steps=steps, progress=False, fault=every_second(place, folder, steps)
+            threads=1, device="cpu", max_steps=steps, progress=False, fault=every_second(folder, steps)
         )
         run_fit(make_task(steps), make_strategy(strategy, ranks), settings)
         looks = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
-    passed_of = {rank: [after[-1] - before[-1] for before, after in pairwise(rows)] for rank, rows in looks.items()}
-    if place == "update" and strategy == "parameter_server":  # the server is delayed, the ranks stand still for it
-        passed_of = dict.fromkeys(range(ranks), passed_of[ranks])
-    return [judged(rank, looks[rank], passed_of[rank], PHASES.index(place)) for rank in range(ranks)]
+    found = {rank: [_spent(rank, *pair) for pair in pairwise(looks[rank][WARM_UP:])] for rank in looks}
+    for server in range(ranks, len(found)):  # it makes the updates, and the ranks stand still for them
+        for rank in range(ranks):
+            found[rank] = [
+                replace(mine, passed=its.passed) if mine.place == "update" else mine
+                for mine, its in zip(found[rank], found[server], strict=True)
+            ]
+    return [spent for rank in range(ranks) for spent in found[rank]]
 
 
-def judged(rank: int, looks: list[list[int]], passed: list[int], phase: int) -> dict[str, Any]:
-    took = [after[phase] - before[phase] for before, after in pairwise(looks)]
-    delayed = [number for number, time in enumerate(passed) if time]
-    others = [time for number, time in enumerate(took) if number >= WARM_UP and not passed[number]]
+def _spent(rank: int, before: tuple[list[int], int, str], after: tuple[list[int], int, str]) -> Spent:
+    phases = [end - start for start, end in zip(before[0], after[0], strict=True)]
+    return Spent(rank, before[2], after[1] - before[1], phases)
+
+
+def judged(rank: int, place: str, steps: list[Spent]) -> dict[str, Any] | None:
+    """What passed in the delays of a place, and what its phase took beyond that of undelayed steps; medians."""
+    phase, mine = PHASES.index(place), [spent for spent in steps if spent.rank == rank]
+    delayed = [spent for spent in mine if spent.place == place and spent.passed]
     if not delayed:
-        return {"rank": rank, "passed": 0.0, "attributed": 0.0, "delayed": 0}
-    missed = statistics.median(took[number] - passed[number] for number in delayed) - statistics.median(others)
-    typical = statistics.median(passed[number] for number in delayed)
-    return {
-        "rank": rank,
-        "passed": typical / 1e6,
-        "attributed": (typical + missed) / 1e6,
-        "delayed": len(delayed),
-    }
+        return None
+    others = statistics.median(spent.phases[phase] for spent in mine if not spent.place)
+    missed = statistics.median(spent.phases[phase] - spent.passed for spent in delayed) - others
+    passed = statistics.median(spent.passed for spent in delayed)
+    return {"place": place, "rank": rank, "passed_ms": passed / 1e6, "attributed_ms": (passed + missed) / 1e6}
 
 
 def main() -> None:
@@ -216,16 +243,17 @@ def main() -> None:
     from tables import show
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     options = parser.parse_args()
     rows, every = [], []
     for strategy in options.strategies:
         cells: dict[str, Any] = {"strategy": strategy}
+        steps = measure(strategy, options.pairs)
         for place in PLACES:
-            ranks = [row for row in measure(strategy, place, options.pairs) if row["delayed"]]
-            every += [{"strategy": strategy, "place": place, **row} for row in ranks]
-            off = [100 * (row["attributed"] / row["passed"] - 1) for row in ranks]
+            ranks = [row for rank in range(2) if (row := judged(rank, place, steps))]
+            every += [{"strategy": strategy, **row} for row in ranks]
+            off = [100 * (row["attributed_ms"] / row["passed_ms"] - 1) for row in ranks]
             cells[place] = f"{max(off, key=abs):+.1f} %" if off else "-"
         rows.append(cells)
     show("Delays of 5 ms: how far off their own phase was", rows, pairs=options.pairs, measured=every)

@@ -52,7 +52,8 @@ class Answer:
 def ask(plant: Plant, healthy: bool, tool: str | None, apply: bool, seconds: float) -> Answer:
     """One run of the tool; it ends with everything it has started when its time is over."""
     words = shlex.split(tool) if tool else [sys.executable, "-m", "manyhands", OURS[plant.kind]]
-    command = [*words, *plant.words(healthy), "--json", *(["--apply"] if apply and plant.kind == "speed" else [])]
+    more = ["--json", "--apply"] if apply and plant.kind == "speed" else ["--json"]
+    command = [*words, *plant.words(healthy, *more)]
     began = time.monotonic()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True

@@ -36,13 +36,13 @@ class Plant:
         """Whether this is a training script of its own; else it defines `task` and `healthy`."""
         return self.path.parent.name == "scripts"
 
-    def words(self, healthy: bool) -> list[str]:
-        """What a tool gets on its command line."""
-        if self.script:
-            return [str(self.path), *(["--healthy"] if healthy else []), *self.options]
+    def words(self, healthy: bool, *more: str) -> list[str]:
+        """What a tool gets on its command line, with `more` options of its own."""
+        if self.script:  # what is behind -- is the script's own
+            return [str(self.path), *self.options, *more, *(["--", "--healthy"] if healthy else [])]
         if healthy:
-            return [f"{self.path}:healthy", self.healthy_strategy, *self.healthy_options]
-        return [str(self.path), self.strategy, *self.options]
+            return [f"{self.path}:healthy", self.healthy_strategy, *self.healthy_options, *more]
+        return [str(self.path), self.strategy, *self.options, *more]
 
 
 def read(path: Path, kind: str) -> Plant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 import sys
 import time
 from itertools import pairwise
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from manyhands.data.loading import Auto, DatasetSource, Trial, Use, choose
 from tests.breakable import toy
@@ -124,11 +125,9 @@ def test_trials_are_timed_without_their_first_steps() -> None:
 
 
 def test_auto_starts_workers_where_loading_is_slow_and_says_so() -> None:
-    task = toy(train=Waiting(), test=None, batch_size=4, epochs=3)
-    plain = quick_fit(task.replace(train=Drawing()), max_steps=75)
-    run = quick_fit(task, max_steps=75, loader_workers="auto")
     task = toy(train=Waiting(), test=None, batch_size=4, epochs=7)
-    plain, run = quick_fit(task, max_steps=200), quick_fit(task, max_steps=200, loader_workers="auto")
+    plain = quick_fit(task.replace(train=Drawing()), max_steps=200)
+    run = quick_fit(task, max_steps=200, loader_workers="auto")
     assert distance(plain, run) == 0
     (note,) = run.notes
     assert re.match(r"loader_workers=auto keeps [0-9]+ \(0: ", note)
@@ -138,3 +137,24 @@ def test_auto_needs_no_workers_for_data_in_memory() -> None:
     assert quick_fit(toy(), max_steps=2, loader_workers="auto").notes == [
         "loader_workers=auto keeps 0 (the data is in memory)"
     ]
+
+
+class Opening(Drawing):
+    """Opens what it reads from with its first sample, as is recommended for HDF5 and LMDB."""
+
+    connection: sqlite3.Connection | None = None
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.connection = self.connection or sqlite3.connect(":memory:")
+        self.rows = INPUT
+        return INPUT[index], index % 2
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_dataset_opens_with_its_first_sample_stays_here(wrapped: bool) -> None:
+    """The samples that are tried before the start once left an open connection behind, which no rank can be sent."""
+    opening = Opening()
+    train = Subset(ConcatDataset([opening]), range(60)) if wrapped else opening
+    assert quick_fit(toy(train=train, test=None), "ddp", ranks=2, max_steps=2).status == "done"
+    assert opening.connection is None
+    assert opening.rows is INPUT  # what can be sent is, and is not read again on every rank

@@ -11,10 +11,10 @@ import typer
 
 from ..errors import BadInput
 from .inputs import new_folder, read_task, task_source
-from .options import AsJson, Quiet, fit_options, with_options
+from .options import AsJson, Quiet, fit_options, restart_options, with_options
 
 
-@with_options(fit_options)
+@with_options(fit_options, restart_options)
 def diagnose(
     task: Annotated[
         str, typer.Argument(metavar="TASK|RUN", help="a task to experiment with, or the folder of a run")
@@ -25,10 +25,6 @@ def diagnose(
     even_if_busy: Annotated[
         bool, typer.Option("--even-if-busy", help="judge although other processes use the cores")
     ] = False,
-    checkpoint_every: Annotated[
-        str | None, typer.Option(help="as the job writes them: steps (200), or seconds (30s)")
-    ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="where --apply keeps the run")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
@@ -47,6 +43,10 @@ def diagnose(
         from ..studies.diagnose.diagnose import diagnose as find_out
 
         work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+        kept = chosen.pop("run_dir")
+        folder = (kept or new_folder(work.name, strategy)) if apply else None
+        if chosen.pop("resume"):
+            raise BadInput("--resume: experiments start from scratch; leave it out")
         say = (lambda text: None) if quiet else _said_since(time.monotonic())
         result = find_out(
             work,
@@ -54,9 +54,8 @@ def diagnose(
             budget=budget,
             apply=apply,
             even_if_busy=even_if_busy,
-            run_dir=(run_dir or new_folder(work.name, strategy)) if apply else None,
+            run_dir=folder,
             say=say,
-            checkpoint_every=checkpoint_every,
             source=task_source(task),
             **chosen,
         )

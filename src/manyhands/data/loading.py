@@ -32,6 +32,7 @@ GAIN = 0.1  # what another worker must make a step shorter by
 WIDEST = 16  # workers for each rank that are tried at most, where they only wait
 
 
+MISSING = object()
 THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)  # only Linux tells threads apart
 
 
@@ -41,6 +42,20 @@ class DatasetSource:
     def __init__(self, dataset: Dataset, collate: Pairs | None = None):
         self.dataset = dataset
         self.collate = collate or Pairs()
+        self._given = [(part, dict(vars(part))) for part in _parts(dataset)]
+
+    def leave_behind(self, stays: Callable[[Any], bool]) -> None:
+        """Take back what reading has set on the data set and what cannot be sent to a rank: files and connections that it
+        opens with its first sample. A rank opens its own."""
+        for part, given in self._given:
+            for name, value in list(vars(part).items()):
+                if value is not given.get(name, MISSING) and stays(value):
+                    delattr(part, name)
+                    if name in given:
+                        setattr(part, name, given[name])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_given": []}
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -63,6 +78,14 @@ class DatasetSource:
             seed_generators(seed)
             samples.append(self.dataset[index])
         return samples
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """A data set and those it wraps (Subset, ConcatDataset and their like), as far as they keep attributes."""
+    if isinstance(dataset, Dataset) and hasattr(dataset, "__dict__"):
+        yield dataset
+        for inner in (vars(dataset).get("dataset"), *(vars(dataset).get("datasets") or ())):
+            yield from _parts(inner)
 
 
 class Requests:

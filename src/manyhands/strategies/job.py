@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.loading import DatasetSource
 from ..data.order import Order
 from ..data.sources import Source
 from ..data.stream import StreamSource
@@ -22,7 +23,7 @@ from ..model.optimizers import OptimizerTraits
 from ..model.recipe import Recipe
 from ..model.torch_internals import BATCHNORMS
 from ..task import Task
-from ..world.launch.by_value import by_value_copy
+from ..world.launch.by_value import by_value_copy, refuses_to_travel
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -151,6 +152,9 @@ class Job:
         return Recipe.of(self.model, self.task.model, self.task.seed)
 
     def __getstate__(self) -> dict[str, Any]:
+        for source in (self.train, self.test):
+            if isinstance(source, DatasetSource):
+                source.leave_behind(lambda value: refuses_to_travel(value) is not None)
         return {**vars(self), "model": self._as_sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ WORDS = (
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SLICE_SECONDS", 0.02), ("ROUNDS", 1), ("LOOKS", 1)):
+    for name, value in (("SLICE_SECONDS", 0.02), ("ROUNDS", 1), ("LOOKS", 1), ("HARDLY", 0.0)):
         monkeypatch.setattr(measured, name, value)
 
 
@@ -74,6 +74,9 @@ def test_bad_input(command: Command, tmp_path: Path) -> None:
     code, _, err = command("diagnose", str(tmp_path / "run"), "--apply")
     assert code == 2
     assert "--apply needs a task to run" in err
+    code, _, err = command("diagnose", "glyphs", "--resume", "--run-dir", "r")
+    assert code == 2
+    assert "--resume: experiments start from scratch" in err
 
 
 def test_a_job_that_fails_is_a_failure() -> None:

@@ -62,6 +62,7 @@ TALKING = {"forward": 2.0, "backward": 3.0, "communication": 4.0, "wait": 1.0}
         ("none", {"parts": Parts(30.0, 0.0, 2.0, 0.1, 0.0, 0.0)}),  # a short job of ours starts as slowly
         ("forward", {"phases_ms": {"forward": 8.0, "backward": 2.0}}),
         ("forward", {"phases_ms": {"forward": 8.0, "backward": 2.0}, "gains": {"launch": gain(3.5)}}),  # it sleeps
+        ("transfer", {"phases_ms": {"transfer": 4.0, "forward": 2.0, "backward": 4.0}}),
         ("backward", {"phases_ms": {"forward": 1.0, "backward": 9.0}}),
     ],
 )

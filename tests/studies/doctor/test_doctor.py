@@ -77,6 +77,16 @@ def test_a_task_that_cannot_be_built_is_a_problem_with_its_refusal() -> None:
         mh.doctor("glyphs")  # type: ignore[arg-type]
 
 
+def test_a_model_function_that_fails_is_a_problem_of_the_task() -> None:
+    """It once ended the doctor with a traceback."""
+
+    def missing() -> nn.Module:
+        raise OSError("no such file: weights.pt")
+
+    check = checks(toy(model=missing), ranks=2)["task"]
+    assert (check["status"], "OSError: no such file: weights.pt" in check["message"]) == ("problem", True)
+
+
 def test_a_strategy_that_refuses_the_task() -> None:
     check = checks(toy(), "pipeline", ranks=16)["strategy"]
     assert check["status"] == "problem"

@@ -39,7 +39,7 @@ class Data:
         wrap(torch, "randperm", self._permuting)
 
     def _making(self, original: Any) -> Any:
-        def make(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        def make(loader: Any, /, dataset: Any, *args: Any, **kwargs: Any) -> None:
             number = self._loaders
             self._loaders += 1
             if (
@@ -66,7 +66,7 @@ class Data:
         return begin
 
     def _iterating(self, original: Any) -> Any:
-        def begin(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
             iterator.witnessed = self._numbers.get(loader, -1), deque()
             original(iterator, loader, *args, **kwargs)
 
@@ -96,8 +96,7 @@ class Data:
             indices = chosen.popleft() if chosen else None
             if isinstance(indices, list | tuple) and len(made["first"]) < KEPT:
                 made["first"] += [int(one) for one in indices if isinstance(one, int)][: KEPT - len(made["first"])]
-            if getattr(iterator, "_num_workers", 0):
-                self.random.mark()
+            self.random.fetched(aside=bool(getattr(iterator, "_num_workers", 0)))
             return batch
 
         return fetch
@@ -147,7 +146,7 @@ def _fingerprint(dataset: Any) -> list[str] | None:
         return None
     try:
         samples = [dataset[at] for at in sorted({0, length // 2, length - 1})]
-        return [word for tensor in tensors_in(samples) for word in rows_of(tensor.reshape(1, -1))]
+        return [word for tensor in tensors_in(samples) for word in rows_of([tensor.reshape(1, -1)])]
     except Exception:  # a dataset that cannot be asked like this is not asked
         return None
 
@@ -166,14 +165,15 @@ def _length(thing: Any) -> int | None:
         return None
 
 
-def rows_of(tensor: Any) -> list[str]:
-    """A word per sample of a batch, equal where the samples are."""
-    if tensor.dim() == 0:
-        return []
-    flat = tensor.detach()[:ROWS].cpu().contiguous().reshape(min(ROWS, tensor.shape[0]), -1)
-    if str(flat.dtype) == "torch.bfloat16":
-        flat = flat.float()
-    return [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in flat.numpy()]
+def rows_of(tensors: list[Any]) -> list[str]:
+    """A word per sample of a batch, equal where the samples are; tensors of another length than the first are left out."""
+    columns = []
+    for tensor in tensors:
+        if tensor.dim() and len(tensor) == len(tensors[0]):
+            flat = tensor.detach()[:ROWS].cpu().contiguous().reshape(min(ROWS, len(tensor)), -1)
+            columns.append((flat.float() if str(flat.dtype) == "torch.bfloat16" else flat).numpy())
+    parts = [b"".join(column[at].tobytes() for column in columns) for at in range(len(columns[0]) if columns else 0)]
+    return [hashlib.blake2b(part, digest_size=8).hexdigest() for part in parts]
 
 
 class Random:
@@ -183,21 +183,34 @@ class Random:
 
     def __init__(self) -> None:
         self.start: list[str] | None = None
+        self._loaded: list[str] | None = None  # when the batch at hand had come
+        self._loading = [False] * len(self.NAMES)  # drew while it was read
 
     def mark(self) -> None:
-        self.start = self.states()
+        """From here on, what is drawn is drawn for training."""
+        self.start, self._loaded, self._loading = self.states(), None, [False] * len(self.NAMES)
+
+    def fetched(self, aside: bool) -> None:
+        """A batch has come; `aside`: read by other processes, so that nothing was drawn here."""
+        if aside or self.start is None:
+            self.mark()
+        self._loaded = self.states()
+        assert self.start is not None
+        self._loading = [one != other for one, other in zip(self.start, self._loaded, strict=True)]
+
+    def inside(self) -> None:
+        """The model is called: what numpy and Python drew since the batch came chose samples, or nothing of interest."""
+        if self.start is not None:
+            kept = [torch_or_loading or not at for at, torch_or_loading in enumerate(self._loading)]
+            self.start = [old if keep else new for keep, old, new in zip(kept, self.start, self.states(), strict=True)]
 
     def drawn(self) -> dict[str, Any] | None:
-        """The states at the last mark, and which have moved since."""
+        """The states at the start, which have moved since, and whether any did after the batch had come."""
         if self.start is None:
             return None
         now = self.states()
-        return {"start": self.start, "drew": [one != other for one, other in zip(self.start, now, strict=True)]}
-
-    def inside(self) -> None:
-        """The model is called: what numpy and Python have drawn before that chose samples, or nothing of interest."""
-        if self.start is not None:
-            self.start = [self.start[0], *self.states()[1:]]
+        drew = [one != other for one, other in zip(self.start, now, strict=True)]
+        return {"start": self.start, "drew": drew, "later": self._loaded is not None and self._loaded != now}
 
     def aside(self, action: Callable[[], Any]) -> Any:
         """The same numbers for the action on every rank, and none taken from anybody."""

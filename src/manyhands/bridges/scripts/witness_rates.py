@@ -27,7 +27,7 @@ class Rates:
                 witness.patches.wrap(kind, "__init__", self._making)
 
     def _stepping(self, original: Any) -> Any:
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(schedule: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.calls += not self._inside
             self._inside += 1
             try:
@@ -38,7 +38,7 @@ class Rates:
         return step
 
     def _making(self, original: Any) -> Any:
-        def make(schedule: Any, *args: Any, **kwargs: Any) -> None:
+        def make(schedule: Any, /, *args: Any, **kwargs: Any) -> None:
             outermost = not self._inside
             self._inside += 1
             try:

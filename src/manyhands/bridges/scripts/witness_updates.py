@@ -46,7 +46,6 @@ class Updates:
         self._inside = False
         self._wrapped: list[Any] = []
         self._scale = 1.0
-        self._states: list[str] = []  # of the generators, when the model was called
         self._fresh()
         self._watch()
 
@@ -78,7 +77,7 @@ class Updates:
             wrap(torch.nn.functional, name, self._dropping)
 
     def _grouping(self, original: Any) -> Any:
-        def group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def group(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if not self.parameters:
                 self._witness.changes.model_made()
@@ -121,26 +120,25 @@ class Updates:
 
     def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
         """A module is called for a gradient."""
-        first = not self.names
+        new = not all(id(one) in self.names for one in module.parameters())
         for name, parameter in module.named_parameters():
             self.names.setdefault(id(parameter), _plain(name))
         for name, buffer in module.named_buffers():
             self.buffers[_plain(name)] = buffer
-        self._witness.changes.first_call(module) if first else None
+        if new:
+            self._witness.changes.first_call(module)
         if self._wrapped:
             self.seen["bypassed"] |= any(module is not one and module is one.module for one in self._wrapped)
         if not self._rows:
             self._witness.data.random.inside()
-            self._states = self._witness.data.random.states()
             inputs = [one for one in tensors_in([args, kwargs]) if not one.requires_grad]
-            self._rows = rows_of(inputs[0]) if inputs else []
+            self._rows = rows_of(inputs)
 
     def _passing_back(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             data = self._witness.data
             loss = tensors if isinstance(tensors, self._torch.Tensor) else None
             entry: dict[str, Any] = {"rows": self._rows, "random": data.random.drawn()}
-            entry["drew_inside"] = self._states != data.random.states()
             if loss is not None and loss.numel() == 1:
                 entry |= {"loss": float(loss.detach()) / self._scale, **share(loss, len(self._rows))}
             data.trains()
@@ -170,7 +168,7 @@ class Updates:
         return clip
 
     def _wrapping(self, original: Any) -> Any:
-        def wrap(module: Any, *args: Any, **kwargs: Any) -> None:
+        def wrap(module: Any, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self._wrapped.append(module)
             self.seen["wrapped"] = True
@@ -185,11 +183,11 @@ class Updates:
         return scale
 
     def _normalising(self, original: Any) -> Any:
-        def normalise(input: Any, mean: Any, variance: Any, *args: Any, **kwargs: Any) -> Any:
+        def normalise(input: Any, running_mean: Any, running_var: Any, *args: Any, **kwargs: Any) -> Any:
             training = args[2] if len(args) > 2 else kwargs.get("training", False)
             self.seen["batchnorm"] |= bool(training) and self._torch.is_grad_enabled()
-            changed = self._witness.changes.normalising(original, input, mean, variance, args, kwargs)
-            return original(input, mean, variance, *args, **kwargs) if changed is None else changed
+            changed = self._witness.changes.normalising(original, input, running_mean, running_var, args, kwargs)
+            return original(input, running_mean, running_var, *args, **kwargs) if changed is None else changed
 
         return normalise
 
@@ -207,7 +205,7 @@ class Updates:
 
     def _updating(self, inner: Any) -> Any:
         @functools.wraps(inner)
-        def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._witness.process != os.getpid():
                 return inner(optimizer, *args, **kwargs)
             if self._witness.hurrying:

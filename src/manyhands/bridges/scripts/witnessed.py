@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 
 from .launch import torchrun_environment
 
-SECONDS = 300.0  # for one run
+SECONDS = 300.0  # for the first run; those with a change have some times what it took
+TIMES, AT_LEAST = 6, 30.0
 HURRY_SECONDS = 10.0  # for what comes after the updates that are watched
 
 
@@ -44,6 +46,7 @@ class Stage:
 
     def __init__(self, command: Sequence[str], ranks: int, steps: int):
         self._command, self._most, self._steps = list(command), ranks, steps
+        self._seconds = SECONDS
 
     def __enter__(self) -> Stage:
         environment = {**os.environ, **torchrun_environment(self._most)}
@@ -76,17 +79,21 @@ class Stage:
                 "hurry_seconds": HURRY_SECONDS,
                 "folder": folder,
                 "environment": torchrun_environment(ranks),
-                "seconds": SECONDS,
+                "seconds": self._seconds,
             }
+            began = time.monotonic()
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
             if not line:
                 raise RuntimeError("the process that starts the ranks has ended")
-            return _read(Path(folder), ranks, json.loads(line))
+            seen = _read(Path(folder), ranks, json.loads(line), self._seconds)
+            if self._seconds == SECONDS:
+                self._seconds = min(SECONDS - 1, max(AT_LEAST, TIMES * (time.monotonic() - began)))
+            return seen
 
 
-def _read(folder: Path, ranks: int, answer: dict[str, Any]) -> Seen:
+def _read(folder: Path, ranks: int, answer: dict[str, Any], seconds: float) -> Seen:
     facts, arrays, problem = [], [], None
     for rank in range(ranks):
         stored = folder / f"rank{rank}.json"
@@ -99,7 +106,7 @@ def _read(folder: Path, ranks: int, answer: dict[str, Any]) -> Seen:
         if one["failure"] and problem is None:
             problem = f"rank {rank} of {ranks}: {one['failure']['line']}" if ranks > 1 else one["failure"]["line"]
     if problem is None and answer["late"] and any(one.get("missing") for one in facts):
-        problem = f"not done after {SECONDS:.0f} seconds"
+        problem = f"not done after {seconds:.0f} seconds"
     if problem is None and any(one.get("missing") for one in facts):
         rank = next(rank for rank, one in enumerate(facts) if one.get("missing"))
         errors = folder / f"errors{rank}"

@@ -28,12 +28,13 @@ ASKED = {
 }  # where that is something else: ranks that never meet save more
 LAUNCH_GAIN = 2.2  # of four times the batch: half the step does not depend on its size
 STRAGGLER = 0.25  # of the step that a rank is behind
-WALL = 0.25  # of the whole job that passes beside its steps
+WALL = 0.3  # of the whole job, its usual start aside, that passes beside its steps
 START = 0.35
 FORWARD_HEAVY, FORWARD_SHARE = (
     1.5,
     0.45,
 )  # forward over backward, and of the step; layers cost about twice as much backward
+TRANSFER_SHARE = 0.25
 BACKWARD_HEAVY, BACKWARD_SHARE = 4.5, 0.55
 OF_LOADING = 0.6
 FIXED, OF_STEP = ("communication", "update"), 0.42  # costs of tiny steps, where they are less than this part of them
@@ -152,7 +153,7 @@ def _beside_steps(evidence: Evidence) -> Sequence[Cost | None]:
         ("loading", parts.pause, WALL),
         ("start", parts.own_start, START),
     ):
-        if seconds >= least * parts.total:
+        if seconds >= least * parts.own:
             found.append(Cost(name, seconds * per_step, parts.total / max(1e-9, parts.total - seconds)))
     return found
 
@@ -165,8 +166,11 @@ def _launch(evidence: Evidence) -> Cost | None:
 
 
 def _lopsided(evidence: Evidence) -> Cost | None:
-    """A pass that takes far more of the step than such passes do. Nothing was taken away here: the phases show it."""
+    """A pass, or moving to a GPU, that takes far more of the step than it usually does. Only the phases show it."""
     phases = evidence.phases_ms
+    if evidence.share("transfer") > TRANSFER_SHARE:
+        gain = 1 / max(0.02, 1 - evidence.share("transfer"))
+        return Cost("transfer", evidence.share("transfer") * evidence.step_ms, gain)
     forward, backward, step = phases.get("forward", 0.0), phases.get("backward", 0.0), sum(phases.values()) or 1.0
     if forward > FORWARD_HEAVY * backward and forward > FORWARD_SHARE * step:
         return Cost("forward", forward, step / max(step - forward, 0.05 * step))

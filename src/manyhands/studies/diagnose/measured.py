@@ -62,7 +62,7 @@ class Measured:
 
     def experiment(self, until: float, budget: float, say: Callable[[str], None]) -> None:
         parts = self.parts()
-        if parts.steps < HARDLY * parts.total:
+        if parts.steps < HARDLY * parts.own:
             reason = f"steps are {parts.steps / parts.total:.0%} of the job's time"
             self.skipped = [{"change": "anything about the steps", "reason": reason}]
             return

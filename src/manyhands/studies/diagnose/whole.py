@@ -47,6 +47,11 @@ class Parts:
     def total(self) -> float:
         return self.start + self.steps + self.evaluation + self.checkpoint + self.pause
 
+    @property
+    def own(self) -> float:
+        """Without the start that any job of this kind has: a job that is tried out is short."""
+        return self.total - self.start + self.own_start
+
 
 def run_stretch(job: Diagnosed, pace: float | None = None) -> Run:
     """The job as it is, or its beginning where it is long; twice epochs where those are short, to see a pause between."""

@@ -18,7 +18,7 @@ from ...task import Task
 from ...training.build import build
 from ...world.devices import default_ranks
 from ..compare import HANDFUL
-from .check import Check, from_error
+from .check import Check, from_error, problem
 from .job_checks import check_batch, check_data, check_needs, check_strategy, read_some
 from .machine import (
     check_cores,
@@ -97,6 +97,9 @@ def _task_checks(
         job = build(task, settings)
     except BadInput as refusal:
         return [travel, from_error("task", refusal)], 0.0
+    except Exception as error:  # of a factory: the model's, or what it calls
+        words = f"making its model or data failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        return [travel, problem("task", words, "mend the task's model or data function")], 0.0
     asked = [chosen] if chosen is not None else _handful(job, ranks)
     reading, free = read_some(job), free_memory()
     found = needs(job, free)

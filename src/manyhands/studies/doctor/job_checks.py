@@ -23,6 +23,7 @@ from .needs import Needs
 READS, READ_SECONDS = 12, 0.8  # samples that are read to see how fast they come, and for how long at most
 SMALL_SHARD = 8
 SLOW_SHARE = 0.25  # of a step spent reading
+LITTLE = 0.001  # seconds of reading per step that are not worth a worker process
 SLOW_READ = 0.01  # seconds per step, where the step itself is not known
 
 
@@ -109,7 +110,7 @@ def check_data(job: Job, reading: Reading | None, found: Needs, strategy: Strate
         slow = share > SLOW_SHARE if not workers else read > compute
         words = f"{words}, computing {found.seconds * 1e3:.3g} ms"
         words += f": {share:.0%} of a step" if not workers else f" (with {workers} loader workers)"
-    if not slow:
+    if not slow or read < LITTLE:
         return ok("data", words)
     return warning("data", words, "--loader-workers auto, or keep the samples in memory or on a faster disk")
 

@@ -21,7 +21,7 @@ from .calm import calm
 from .fits import Case, Change
 from .forgetful import forgetful
 from .mean_weight import in_words, is_a_sum, mean_over
-from .one_by_one import MeanSquare, one_by_one
+from .one_by_one import MeanSquare, joined, one_by_one
 from .parts import (
     EveryParameterReached,
     FullInput,
@@ -146,6 +146,18 @@ def _of_the_data(job: Job, steps: int) -> Iterator[Signed]:
                 "that is seeded by the index",
             ),
         )
+    if isinstance(job.train, DatasetSource) and job.train.collate.collate is not None:
+        yield (
+            False,
+            Change(
+                "data",
+                "with samples that were collated once, one by one",
+                _on_task(_Once(job, steps, collated=True)),
+                "the collate function gives a sample another result in another part of a batch, or on another rank (it draws "
+                "random numbers, say)",
+                "draw random numbers in the data set, where they are seeded for each sample",
+            ),
+        )
     if job.settings.loader_workers not in (None, 0):
         yield (
             False,
@@ -162,14 +174,16 @@ def _of_the_data(job: Job, steps: int) -> Iterator[Signed]:
 class _Once:
     """The same samples for every fit: reading them again may give others, which is what is asked here."""
 
-    def __init__(self, job: Job, steps: int):
-        self.job, self.steps = job, steps
+    def __init__(self, job: Job, steps: int, collated: bool = False):
+        self.job, self.steps, self.collated = job, steps, collated
         self.kept: Kept | None = None
 
     def __call__(self, task: Task) -> Task:
-        self.kept = self.kept or read_once(self.job, self.steps)
-        parts = task.train
-        return task.replace(train=replace(parts, dataset=self.kept) if isinstance(parts, LoaderParts) else self.kept)
+        self.kept = self.kept or read_once(self.job, self.steps, self.collated)
+        if not isinstance(task.train, LoaderParts):
+            return task.replace(train=self.kept, collate=joined if self.collated else task.collate)
+        collate = joined if self.collated else task.train.collate
+        return task.replace(train=replace(task.train, dataset=self.kept, collate=collate))
 
 
 # ---------------------------------------------------------------- the settings

@@ -20,11 +20,11 @@ class OneByOne:
         samples = max(count(args, unnamed), count(kwargs, named))
         bounds = [(place, place + 1) for place in range(samples)]
         parts = zip(split(args, unnamed, bounds), split(kwargs, named, bounds), strict=True)
-        return _joined([own(*some, **others) for some, others in parts])
+        return joined([own(*some, **others) for some, others in parts])
 
 
-def _joined(parts: list[Any]) -> Any:
-    """Outputs of single samples as that of a batch; a number stands for its mean."""
+def joined(parts: list[Any]) -> Any:
+    """What there is of single samples as that of a batch; of numbers the mean."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(parts) if first.dim() else torch.stack(parts).mean()
@@ -32,7 +32,7 @@ def _joined(parts: list[Any]) -> Any:
     if inner is None:
         return first
     columns = zip(*(nest.children(part) or [] for part in parts), strict=True)
-    return nest.rebuilt(first, [_joined(list(column)) for column in columns])
+    return nest.rebuilt(first, [joined(list(column)) for column in columns])
 
 
 def one_by_one(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -160,8 +160,8 @@ class Kept(Dataset):
         return self.samples[index]
 
 
-def read_once(job: Job, steps: int) -> Kept:
-    """What a data set gives when it is read in order for so many steps."""
+def read_once(job: Job, steps: int, collated: bool = False) -> Kept:
+    """What a data set gives when it is read in order for so many steps; if `collated`, each sample as a batch of one."""
     assert isinstance(job.train, DatasetSource)
     planned = [step for epoch in job.order.epochs(0, min(steps, job.total_steps)) for step in epoch]
     read: dict[int, Any] = {}
@@ -173,6 +173,7 @@ def read_once(job: Job, steps: int) -> Kept:
                 read.setdefault(index, sample)
         for index in range(min(len(job.train), 2)):  # looked at before a fit starts
             if index not in read:
-                with suppress(Exception):
-                    read[index] = job.train.dataset[index]
+                read[index] = job.train.dataset[index]
+        if collated and job.train.collate.collate is not None:
+            read = {index: job.train.collate.collate([sample]) for index, sample in read.items()}
     return Kept(read, len(job.train))

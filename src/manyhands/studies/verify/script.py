@@ -18,7 +18,7 @@ from .script_data import data_symptoms
 from .script_gradients import gradient_symptoms
 from .script_rates import rate_symptoms
 from .script_reference import Reference, compare_with_union
-from .script_symptom import SAME, Symptom, distance, over_ranks
+from .script_symptom import Symptom, distance, over_ranks
 
 STEPS = 20
 
@@ -88,7 +88,7 @@ def _check(seen: Seen, name: str, ranks: int) -> None:
 
 
 def _at_first_sight(seen: Seen, alone: Seen | None) -> Iterator[Symptom]:
-    yield from gradient_symptoms(seen)
+    yield from gradient_symptoms(seen, alone)
     yield from data_symptoms(seen, alone)
     yield from rate_symptoms(seen, alone)
 
@@ -103,7 +103,7 @@ def _proved(
             return symptom, None
         trial = stage.run(ranks, symptom.change, hurries=symptom.hurries)
         if trial.problem or not trial.updates:
-            symptom.tried = f"seen directly; the change could not be tried: {trial.problem}"
+            symptom.tried = f"seen directly; the change could not be tried ({trial.problem or 'no step was made'})"
             return symptom, None
         if symptom.cured(trial):
             return symptom, trial
@@ -142,8 +142,9 @@ def _row(
             f"{reference.weight:.1e}, and nothing that was changed explains it{untried}"
         )
     else:
-        checked = "equal to one process on the batches of all ranks" if reference.weight is not None else "averaged"
-        row["reason"] = f"{steps} steps on {ranks} ranks: gradients and weights {checked}{untried}"
+        same = "weights are those of one process on the batches of all ranks"
+        checked = same if reference.weight is not None else "all ranks used the average of their gradients"
+        row["reason"] = f"{steps} steps on {ranks} ranks: {checked}{untried}"
     return row
 
 
@@ -154,6 +155,3 @@ def _between(one: Seen, other: Seen, name: str) -> float | None:
         return None
     gaps = [distance(mine, theirs, one.ranks[0])[0] for mine, theirs in zip(first, second, strict=True)]
     return max(gaps) if max(gaps) < float("inf") else None
-
-
-__all__ = ["SAME", "is_script", "verify_script"]

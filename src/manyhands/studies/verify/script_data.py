@@ -63,18 +63,22 @@ def _shared(lists: list[list[Any]]) -> float:
     return max((len(first & set(other)) / max(1, len(first)) for other in lists[1:]), default=0.0)
 
 
-def _rows(seen: Seen) -> list[list[str]]:
-    """Of each rank, the samples of all its updates."""
-    return [
-        [row for made in facts["updates"][: seen.updates] for one in made["passes"] for row in one["rows"]]
-        for facts in seen.ranks
-    ]
+def _alike_rows(seen: Seen) -> float:
+    """The largest part of rank 0's samples that another rank has at the same place of the same update."""
+    pairs = [[0, 0] for _ in seen.ranks]
+    for _, told in updates(seen):
+        first = _batch(told[0])
+        for rank, one in enumerate(told[1:], 1):
+            both = list(zip(first, _batch(one), strict=False))
+            pairs[rank][0] += sum(mine == other for mine, other in both)
+            pairs[rank][1] += len(both)
+    return max(alike / max(1, count) for alike, count in pairs[1:])
 
 
 def _same_rows(seen: Seen) -> Iterator[Symptom]:
     """The same samples on all ranks, without a sampler that would say why: drawn alike, or read alike."""
-    rows = _rows(seen)
-    if not rows[0] or len(set(rows[0])) < 2 or _shared(rows) <= SHARED:
+    rows = {row for made in seen.ranks[0]["updates"] for row in _batch(made)}
+    if len(rows) < 2 or _alike_rows(seen) <= SHARED:
         return
     step = next(
         (number + 1 for number, told in updates(seen) if told[0]["passes"][:1] and _batch(told[0]) == _batch(told[1])),
@@ -89,7 +93,7 @@ def _same_rows(seen: Seen) -> Iterator[Symptom]:
         step,
         None,
         {"reseed": True},
-        lambda trial: _shared(_rows(trial)) < SHARED,
+        lambda trial: _alike_rows(trial) < SHARED,
     )
     trained = seen.ranks[0]["trained"][:1]
     yield Symptom(
@@ -102,7 +106,7 @@ def _same_rows(seen: Seen) -> Iterator[Symptom]:
         step,
         None,
         {"take_turns": trained} if trained else None,
-        lambda trial: _shared(_rows(trial)) < SHARED,
+        lambda trial: _alike_rows(trial) < SHARED,
     )
 
 

@@ -14,7 +14,7 @@ WRAP = "wrap the model in DistributedDataParallel and call the wrapped model"
 OFF = 0.01  # a factor that differs from one by more was meant
 
 
-def gradient_symptoms(seen: Seen) -> Iterator[Symptom]:
+def gradient_symptoms(seen: Seen, alone: Seen | None) -> Iterator[Symptom]:
     ranks = len(seen.ranks)
     if not any(facts["group"] for facts in seen.ranks):
         yield Symptom(
@@ -38,7 +38,7 @@ def gradient_symptoms(seen: Seen) -> Iterator[Symptom]:
             lambda trial: apart(trial, "start")[0] == 0,
         )
     yield from _reduction(seen)
-    yield from _scale(seen)
+    yield from _scale(seen, alone)
     yield from _drift(seen)
 
 
@@ -134,7 +134,7 @@ def _how_to_reduce(seen: Seen, told: list[dict[str, Any]]) -> str:
     return f"{WRAP}, or all-reduce every gradient and divide by the number of ranks before optimizer.step()"
 
 
-def _scale(seen: Seen) -> Iterator[Symptom]:
+def _scale(seen: Seen, alone: Seen | None) -> Iterator[Symptom]:
     """Averaged once, divided once: the reduction's factor times the losses' own factors is one."""
     ranks = len(seen.ranks)
     for number, told in updates(seen):
@@ -146,7 +146,7 @@ def _scale(seen: Seen) -> Iterator[Symptom]:
             continue
         factor = _multiple(used[0], np.mean(own, axis=0))
         passes = told[0]["passes"]
-        weight = sum(one.get("factor", 1.0) for one in passes)
+        weight = _weight(told[0])
         together = _accumulated(told[0])
         summed = any(one.get("kind") == "sum" for one in passes)
         if together < 2 and abs(factor - ranks) < OFF * ranks and not summed and abs(weight * ranks - 1) > OFF:
@@ -159,11 +159,26 @@ def _scale(seen: Seen) -> Iterator[Symptom]:
                 layer=seen.ranks[0]["names"][0],
             )
             return
+        before = _weight(alone.ranks[0]["updates"][number]) if alone is not None and number < alone.updates else None
+        if together < 2 and before and not summed and abs(factor * weight * ranks / before - 1) < OFF:
+            yield Symptom(
+                "loss",
+                f"step {number + 1}: the loss is divided by the number of ranks and gradients are averaged over ranks too: "
+                f"updates are {ranks} times too small",
+                "leave the division to the average: call backward on the mean over this rank's samples",
+                step=number + 1,
+                layer=seen.ranks[0]["names"][0],
+            )
+            return
         if together >= 2 and seen.ranks[0]["optimizers"] == 1 and not (summed and weight == together):
             total = factor * (sum(one["factor"] * one["count"] for one in passes) if summed else weight)
             if abs(total - 1) > OFF and (len(told[0]["clips"]) == 0 or abs(weight - 1) > OFF):
                 yield _accumulation(seen, number, together, passes, total)
                 return
+
+
+def _weight(told: dict[str, Any]) -> float:
+    return float(sum(one.get("factor", 1.0) for one in told["passes"]))
 
 
 def _accumulated(told: dict[str, Any]) -> int:

@@ -47,9 +47,13 @@ def compare_with_union(stage: Stage, ranks: int, seen: Seen) -> Reference:
         noise = max(_weights(shaken, base, at)[0] for at in range(min(shaken.updates, base.updates)))
         found.tolerance = max(FLOOR, AMPLIFIED * noise)
     trained = seen.ranks[0]["trained"]
-    random = _draws_in_model(base)
+    random = bool(trained) and _draws_on_the_way(base)
     if not trained or random:
-        why = "the model draws random numbers of its own" if random else "it reads its batches without a DataLoader"
+        why = (
+            "it draws random numbers between loading and backward"
+            if random
+            else "it reads its batches without a DataLoader"
+        )
         found.untried = f"one process on the batches of all ranks could not be tried: {why}"
         return _without_union(stage, ranks, base, calm, found)
     union = stage.run(ranks, {**calm, "union": trained})
@@ -85,8 +89,10 @@ def _weights(one: Seen, other: Seen, at: int) -> tuple[float, str | None]:
     return distance(first, second, one.ranks[0]) if first is not None and second is not None else (0.0, None)
 
 
-def _draws_in_model(seen: Seen) -> bool:
-    return any(one["drew_inside"] for made in seen.ranks[0]["updates"] for one in made["passes"])
+def _draws_on_the_way(seen: Seen) -> bool:
+    """Random numbers for a batch that has come: for the batches of all ranks they would be others."""
+    passes = [one for made in seen.ranks[0]["updates"] for one in made["passes"]]
+    return any(one["random"] and one["random"]["later"] for one in passes)
 
 
 def _suspects(base: Seen) -> list[str]:

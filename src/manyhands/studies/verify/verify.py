@@ -20,6 +20,7 @@ from ...training.build import build
 from ...training.proof.probe import probe
 from ...training.settings import FitSettings
 from ...world.devices import resolve_devices
+from ..findings import findings
 from .changes import changes
 from .fits import Asked, Change, Fits
 from .judge import Judge, Judgement, first_step
@@ -60,7 +61,8 @@ def verify(
         fits.close()
     if chosen is None:
         results = [result for result in results if result["status"] != "refused"]
-    return {"results": [_public(result) for result in results], "findings": []}
+    say("looking at the task itself")
+    return {"results": [_public(result) for result in results], "findings": findings(task)}
 
 
 def _own(spec: str | Strategy) -> int | None:
