@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from manyhands.record import cores as module
 from manyhands.record.cores import available_cores, usable_cores
-from tests.conftest import ROOT
-from tests.quota import one_core_quota
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "32 31 0:29 {at} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
@@ -105,16 +101,3 @@ def test_defaults_follow_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(devices.torch.cuda, "device_count", lambda: 0)
     assert devices.default_ranks() == available_cores() == 4
     assert [row.threads for row in contenders(["ddp"], 2, None)] == [2, 4, 2]
-
-
-def test_a_real_quota_is_seen_by_a_fit() -> None:
-    code = """
-import manyhands as mh
-from manyhands.record.cores import usable_cores
-from tests.breakable import toy
-print(usable_cores().quota, mh.fit(toy(), max_steps=1, progress=False).threads)
-"""
-    with one_core_quota() as enter:
-        command = [*enter, sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
-    assert done.stdout.split() == ["1.0", "1"], done.stderr

@@ -98,7 +98,13 @@ def test_a_phase_beyond_its_share_is_named(bottleneck: str, phases: dict[str, fl
 
 
 def test_the_largest_comes_first() -> None:
-    assert [hint.bottleneck for hint in hints(record(phases={"load": 80.0, "update": 120.0}))] == ["update", "loading"]
+    assert [hint.bottleneck for hint in hints(record(phases={"load": 80.0, "update": 190.0}))] == ["update", "loading"]
+
+
+def test_half_a_step_of_communication_or_updates_may_be_a_busy_machine() -> None:
+    """`sparse` beside other people's work: 50 % communication under ddp, 47 % updates under hogwild."""
+    assert hints(record(phases={"communication": 12.0})) == []
+    assert hints(record("hogwild", {"update": 10.0})) == []
 
 
 def test_waiting_is_a_lock_where_ranks_do_not_keep_step() -> None:
@@ -116,7 +122,7 @@ def test_a_slow_rank_is_named_with_what_it_costs() -> None:
 
 
 def test_servers_update_for_the_ranks() -> None:
-    assert hints(record("parameter_server", {"update": 12.0}, servers=[{"server": 0}])) == []
+    assert hints(record("parameter_server", {"update": 40.0}, servers=[{"server": 0}])) == []
 
 
 def test_more_threads_or_ranks_than_cores() -> None:

@@ -58,8 +58,8 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, 64)
-        self.convolution = nn.Conv1d(64, 64, 5, padding=2)
-        self.head = nn.Linear(64, 2)
+        self.convolution = nn.Conv1d(64, 32, 5, padding=2)
+        self.head = nn.Linear(32, 2)
 
     def forward(self, numbers: Tensor) -> Tensor:
         return self.head(self.convolution(self.words(numbers).transpose(1, 2)).relu().mean(2))

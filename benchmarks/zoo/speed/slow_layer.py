@@ -45,7 +45,7 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.kept:
             return x + self.ready
-        for _ in range(5):  # as many as there are layers that ask
+        for _ in range(15):  # as many as there are layers that ask
             positions = table()
         return x + positions
 

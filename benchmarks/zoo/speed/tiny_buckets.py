@@ -25,10 +25,18 @@ def make_data() -> tuple[Tensor, Tensor]:
 
 
 def make_model() -> nn.Module:
-    layers: list[nn.Module] = [nn.Linear(64, 128)]
-    for _ in range(40):
-        layers += [nn.Tanh(), nn.Linear(128, 128)]
-    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(128, 10))
+    """Many thin layers: a parameter has a few kilobytes."""
+    layers: list[nn.Module] = [nn.Linear(64, 48)]
+    for _ in range(120):
+        layers += [nn.Tanh(), nn.Linear(48, 48)]
+    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(48, 10))
+
+
+def make_wide() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
 
 
 task = mh.Task(
@@ -40,4 +48,4 @@ task = mh.Task(
     epochs=4,
     name="tiny_buckets",
 )
-healthy = task.replace(batch_size=512, epochs=16, name="tiny_buckets (healthy)")
+healthy = task.replace(model=make_wide, name="tiny_buckets (healthy)")

@@ -42,7 +42,8 @@ def diagnose(
     else:
         from ..studies.diagnose.diagnose import diagnose as find_out
 
-        work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+        typed = {name: chosen.pop(name) for name in ("batch_size", "seed")}
+        work = read_task(task, typed["batch_size"], typed["seed"])
         kept = chosen.pop("run_dir")
         folder = (kept or new_folder(work.name, strategy)) if apply else None
         if chosen.pop("resume"):
@@ -55,6 +56,7 @@ def diagnose(
             apply=apply,
             even_if_busy=even_if_busy,
             run_dir=folder,
+            typed=typed,
             say=say,
             source=task_source(task),
             **chosen,

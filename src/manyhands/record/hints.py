@@ -19,9 +19,9 @@ from .run import PHASES, Run
 from .slow_rank import slow_name
 
 FEWEST_STEPS = 10  # of a run that is long enough to be looked at
-LOADING, TRANSFER, AUGMENTATION, COMMUNICATION, WAITING, UPDATE = 0.25, 0.25, 0.4, 0.4, 0.4, 0.35  # shares of the step
+LOADING, TRANSFER, AUGMENTATION, COMMUNICATION, WAITING, UPDATE = 0.25, 0.25, 0.4, 0.6, 0.4, 0.6  # shares of the step
 WORKERS = 4  # loader workers to try: a loader that sleeps gains from more than there are cores
-TINY_MS, SMALL_BATCH = 2.0, 16  # a step shorter than this, on so few samples per rank, is mostly calls
+TINY_MS, SMALL_BATCH = 2.0, 8  # a step shorter than this, on so few samples per rank, is mostly calls
 CHECKPOINTS = 0.15  # of the wall time
 LONG_SECONDS = 60.0  # a start-up that is worth a word: importing torch takes half of that on a busy machine
 PAUSE = 0.33  # of the time in steps that epochs take to begin
@@ -161,7 +161,7 @@ def _tiny(run: Run) -> Iterator[Hint]:
         or run.strategy == "script"
     ):
         return
-    larger = max(4 * batch, 2 * SMALL_BATCH)
+    larger = max(4 * batch, 4 * SMALL_BATCH)
     sentence = (
         f"Steps of {middle:.2f} ms on {_amount(batch, 'sample')} are mostly calls, not arithmetic: try --batch-size "
         f"{larger}, with the rate that goes with it."

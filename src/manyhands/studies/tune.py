@@ -144,12 +144,17 @@ class Search:
             for one in alive:
                 if one.variant.problem is not None:
                     self._skip(name, f"{name}={one.values[name]}: {one.variant.problem}")
+            if time.monotonic() >= until:
+                break
             known = [one for one in alive if one.variant.problem is None and speedups(one.variant, base.variant)]
             known.sort(key=lambda one: self._gain(one, base), reverse=True)
             if len(known) <= 2:  # both were in the longest slices
                 alive = known
                 break
             alive, seconds = known[: (len(known) + 1) // 2], 2 * seconds
+        for one in alive:
+            if not one.variant.runs and one.variant.problem is None:
+                self._skip(name, f"{name}={one.values[name]:g}: the budget was spent before")
         faster = [one for one in alive if _clearly(speedups(one.variant, base.variant))]
         if faster:
             most = max(self._gain(one, base) for one in faster)
@@ -163,7 +168,7 @@ class Search:
     def _confirm(self) -> None:
         """The chosen settings against the default, whatever the rungs have said."""
         before = len(self.default.variant.slices)
-        until = self.began + self.budget
+        until = max(self.began + self.budget, time.monotonic() + FOR_THE_END * self.budget)
         variants = [self.best.variant]
         run_rounds(self.default.variant, variants, LAST_ROUNDS, 2 * self.seconds, until=until, say=self.say)
         self.last_rounds = len(self.default.variant.slices) - before
@@ -258,6 +263,7 @@ class Search:
                     "rounds": len(one.variant.runs),
                 }
                 for one in self.tried
+                if one.variant.runs or one is self.default
             ],
             "not_tried": self.skipped,
             "others_cores": self.neighbours.cores_of_others(),
@@ -291,8 +297,8 @@ class Search:
 
 
 def _clearly(ratios: Sequence[float]) -> bool:
-    """Faster in the middle by more than noise, and in no round slower."""
-    return bool(ratios) and statistics.median(ratios) >= WORTH and min(ratios) > 1
+    """Faster in the middle by more than noise, and in no round slower; once is no proof."""
+    return len(ratios) >= 2 and statistics.median(ratios) >= WORTH and min(ratios) > 1
 
 
 def _with(strategy: Strategy, options: Mapping[str, Any]) -> Strategy:

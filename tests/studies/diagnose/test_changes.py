@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,9 @@ def test_a_command_repeats_what_the_job_was_told() -> None:
     job = diagnosed("ddp", ranks=2, accumulate=4, sync_batchnorm=True, clip=1.0)
     expected = "manyhands train my_task.py ddp --ranks 2 --accumulate 4 --clip 1.0 --sync-batchnorm --threads 1"
     assert job.command(threads=1) == expected
+    told = replace(diagnosed(), typed={"batch_size": 64, "seed": None})
+    assert told.command(loader_workers=2) == "manyhands train my_task.py single --batch-size 64 --loader-workers 2"
+    assert told.command(batch_size=256) == "manyhands train my_task.py single --batch-size 256"
 
 
 # ------------------------------------------------------------ advice

@@ -82,3 +82,11 @@ def test_bad_input(command: Command, tmp_path: Path) -> None:
 def test_a_job_that_fails_is_a_failure() -> None:
     with pytest.raises(mh.Refused, match="pipeline"):
         mh.diagnose(make_task(), "pipeline", ranks=40)
+
+
+def test_beside_others_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured.Neighbours, "cores_of_others", lambda self: 1.5)
+    found = mh.diagnose(make_task(), threads=1)
+    assert (found["bottleneck"], found["others_cores"], found["advice"]) == ("none", 1.5, [])
+    assert found["verdict"].startswith("No verdict: other processes use 1.5 of the")
+    assert all(one["change"].startswith("no ") for one in found["experiments"])  # what a stretch of the job shows

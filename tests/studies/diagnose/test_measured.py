@@ -9,6 +9,7 @@ import pytest
 from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
 from manyhands.studies import slices
+from manyhands.studies.diagnose.changes import Change
 from manyhands.studies.diagnose.job import Diagnosed
 from manyhands.studies.diagnose.measured import Measured
 from manyhands.studies.diagnose.whole import Parts
@@ -57,3 +58,14 @@ def test_steps_that_hardly_matter_are_left_alone(found: Measured, monkeypatch: p
     assert [(one["change"], round(one["speedup"], 1)) for one in found.experiments(found.parts())] == [
         ("no evaluation", 10.9)
     ]
+
+
+@pytest.mark.parametrize(("then", "counts"), [(12.0, True), (30.0, False)])
+def test_a_larger_batch_shows_a_fixed_cost_only_where_its_passes_hardly_grow(
+    found: Measured, then: float, counts: bool
+) -> None:
+    """A slow optimizer beside passes that grow with the batch was taken for steps that are too small."""
+    larger = found.job.variant("batches of 120", task={"batch_size": 120})
+    larger.slices = [ran(then)]
+    found.tried = [Change(larger, measures="launch")]
+    assert ("launch" in found.gains()) == counts

@@ -193,11 +193,20 @@ def test_a_tight_machine_is_noticed() -> None:
     assert found["files"]["message"].startswith("256 open files")
 
 
-def test_a_real_quota_is_noticed() -> None:
+def test_a_real_quota_is_noticed_and_a_fit_keeps_to_it() -> None:
+    code = """
+import json, manyhands as mh
+from tests.breakable import toy
+print(json.dumps(mh.doctor(ranks=2)["checks"][0]))
+print(mh.fit(toy(), max_steps=1, progress=False).threads)
+"""
     with one_core_quota() as enter:
-        _, found = run_doctor(*enter)
-    assert found["cores"]["status"] == "warning"
-    assert "a control group grants 1 cores' worth" in found["cores"]["message"]
+        words = [*enter, sys.executable, "-c", code]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    cores, threads = done.stdout.splitlines()
+    assert json.loads(cores)["status"] == ("warning" if (os.cpu_count() or 1) > 1 else "ok")
+    assert (os.cpu_count() or 1) == 1 or "a control group grants the time of 1 cores" in cores
+    assert threads == "1"
 
 
 def test_the_command_says_what_to_do_and_ends_with_1_where_there_is_a_problem(command: Any, tmp_path: Path) -> None:

@@ -23,7 +23,11 @@ Usage = namedtuple("Usage", "total used free")
         (Cores(8, 8, 8, None, None), "ok", "all 8 cores"),
         (Cores(1, 8, 1, None, "affinity"), "warning", "1 of 8 cores may be used: the affinity of this process"),
         (Cores(2, 8, 2, None, "cpuset"), "warning", "2 of 8 cores may be used: the cpuset"),
-        (Cores(2, 8, 8, 1.5, "quota"), "warning", "2 of 8 cores may be used: a control group grants 1.5 cores"),
+        (
+            Cores(2, 8, 8, 1.5, "quota"),
+            "warning",
+            "2 of 8 cores may be used: a control group grants the time of 1.5 cores",
+        ),
     ],
 )
 def test_cores_are_told_with_what_limits_them(cores: Cores, status: str, words: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import BadInput
@@ -40,13 +40,14 @@ def diagnose(
     apply: bool = False,
     run_dir: str | os.PathLike[str] | None = None,
     even_if_busy: bool = False,
+    typed: Mapping[str, Any] | None = None,
     say: Say = lambda text: None,
     **keywords: Any,
 ) -> dict[str, Any]:
     """What holds this job back, by experiment; `apply` then runs it with the best change and says what that gained.
 
-    `budget` is in seconds, for the experiments; `run_dir` is where the job that `apply` runs is kept. Other keywords are
-    those of `fit`.
+    `budget` is in seconds, for the experiments; `run_dir` is where the job that `apply` runs is kept. `typed`
+    are options of the task that commands must repeat (batch_size, seed). Other keywords are those of `fit`.
     """
     if not budget >= FEWEST_SECONDS:
         raise BadInput(f"budget must be at least {FEWEST_SECONDS} seconds (found {budget:g})")
@@ -54,10 +55,11 @@ def diagnose(
     with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:  # of the experiments' checkpoints
         asked = keywords.get("checkpoint_every") is not None
         settings = FitSettings.of(progress=False, run_dir=folder if asked else None, **keywords)
-        job = Diagnosed.of(task, make_strategy(strategy, ranks), settings)
+        job = Diagnosed.of(task, make_strategy(strategy, ranks), settings, typed)
         found = Measured(job, run_stretch(job))
         found.look(say)
-        found.experiment(until, budget, say)
+        if even_if_busy or not too_busy(found.evidence(even_if_busy)):  # else no experiment can mean anything
+            found.experiment(until, budget, say)
         evidence = found.evidence(even_if_busy)
         helpful = [] if too_busy(evidence) else advice(job, found.base, found.tried, found.ends(evidence.parts))
         cost = judge(evidence)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -42,9 +42,12 @@ class Diagnosed:
     dataset: Dataset | None
     parameter_bytes: int
     cores: int
+    typed: Mapping[str, Any] = field(default_factory=dict)  # what a command repeats beside the settings
 
     @classmethod
-    def of(cls, task: Task, strategy: Strategy, settings: FitSettings) -> Diagnosed:
+    def of(
+        cls, task: Task, strategy: Strategy, settings: FitSettings, typed: Mapping[str, Any] | None = None
+    ) -> Diagnosed:
         job = build(task, settings.step)
         check_length(job)
         source = job.train
@@ -61,6 +64,7 @@ class Diagnosed:
             dataset=source.dataset if isinstance(source, DatasetSource) else None,
             parameter_bytes=sum(parameter.nbytes for parameter in job.model.parameters()),
             cores=available_cores(),
+            typed=typed or {},
         )
 
     @property
@@ -100,6 +104,7 @@ class Diagnosed:
         given: dict[str, Any] = {
             **_differing(self.settings.step, STEP_DEFAULTS, [item.name for item in dataclasses.fields(StepSettings)]),
             **_differing(self.settings, FIT_DEFAULTS, SPOKEN_OF),
+            **self.typed,
             **options,
         }
         words = ["manyhands", verb, self.settings.source or self.task.name or "TASK", str(chosen)]

@@ -24,6 +24,7 @@ SLICE_SECONDS = 0.6
 ROUNDS, LOOKS = 3, 2  # of experiments, and slices of the job alone before them
 # Gains in the first rounds after which something is not tried again: a change, and something that is taken away.
 DROPPED, DROPPED_COST = 1.0, 1.05
+PASSES = 0.6  # of the time in proportion
 SLOW_START = 4.0  # seconds
 BESIDE = {
     "evaluation": "no evaluation",
@@ -109,11 +110,17 @@ class Measured:
         found: dict[str, Interval] = {}
         for change in self.tried:
             ratios = speedups(change.variant, self.base)
-            if change.measures is not None and ratios:
+            if change.measures is not None and ratios and not self._computes_more(change):
                 gain = interval(ratios)
                 if change.measures not in found or gain.middle > found[change.measures].middle:
                     found[change.measures] = gain
         return found
+
+    def _computes_more(self, change: Change) -> bool:
+        """Whether a larger batch takes its passes longer in proportion: then it is not the passes whose cost is fixed."""
+        larger = change.variant.task.batch_size / self.job.task.batch_size
+        then = statistics.median(_passes_ms(run) for run in change.variant.runs)
+        return larger > 1 and then > PASSES * larger * statistics.median(_passes_ms(run) for run in self.base.runs)
 
     def evidence(self, even_if_busy: bool) -> Evidence:
         others = self.neighbours.cores_of_others()
@@ -145,6 +152,10 @@ class Measured:
             if getattr(ends[0], part):
                 found.append(_experiment(label, self.step_ms, without(part, ends)))
         return found
+
+
+def _passes_ms(run: Run) -> float:
+    return sum((run.phases_ms or {}).get(name) or 0.0 for name in ("forward", "backward"))
 
 
 def _experiment(change: str, step_ms: float, gain: Interval) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def check_cores(cores: Cores | None = None) -> Check:
         return ok("cores", f"all {amount(found.count, 'core')} of this machine may be used")
     why, advice = {
         "quota": (
-            f"a control group grants {found.quota or 0:g} cores' worth of time",
+            f"a control group grants the time of {found.quota or 0:g} cores",
             "raise the quota (docker run --cpus, limits of the pod) or keep to so many ranks x threads",
         ),
         "cpuset": (

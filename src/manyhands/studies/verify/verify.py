@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from ...strategies import TABLE, make_strategy
 from ...strategies.contract import Strategy
 from ...strategies.job import Job, trained_parameters
 from ...task import Task
+from ...training import PRELOAD
 from ...training.build import build
 from ...training.proof.probe import probe
 from ...training.settings import FitSettings
 from ...world.devices import resolve_devices
+from ...world.launch.fork_server import warm_up
+from ...world.rank import started_by_torchrun
 from ..findings import findings
 from .changes import changes
 from .fits import Asked, Change, Fits
@@ -79,6 +83,8 @@ def _prepared(fits: Fits, steps: int) -> tuple[Judge, list[Change]]:
     """What compares, and the changes there are to try, from one look at the task."""
     case = fits.case(Asked(make_strategy("single"), steps))
     job = build(case.task, case.settings.step)
+    if not started_by_torchrun():
+        warm_up((*PRELOAD, *_installed(job)))  # every rank of every fit would import them by itself
     probe(job, resolve_devices(case.settings.device, 1), any_layout=False)
     accumulate = min(job.settings.accumulate, job.total_steps)
     possible = changes(job, job.total_steps)
@@ -86,6 +92,13 @@ def _prepared(fits: Fits, steps: int) -> tuple[Judge, list[Change]]:
     trained = frozenset(name for name, _ in trained_parameters(job.model))
     judge = Judge(fits, _finite_steps(fits, job), accumulate, trained, exact32)
     return judge, possible
+
+
+def _installed(job: Job) -> list[str]:
+    """The modules of installed packages that the model's layers come from; the user's own may change under way."""
+    names = {type(module).__module__ for module in job.model.modules()}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) or "" for name in names}
+    return sorted(name for name, file in files.items() if "-packages" in file and not name.startswith("torch."))
 
 
 def _finite_steps(fits: Fits, job: Job) -> int:
