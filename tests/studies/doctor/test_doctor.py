@@ -172,6 +172,7 @@ def run_doctor(*before: str, **environment: str) -> tuple[int, dict[str, dict[st
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
+@pytest.mark.soak  # two processes that import torch; each check has a test of its own
 @pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset")
 def test_a_tight_machine_is_noticed() -> None:
     """One core, eight threads, few files, and a neighbour that burns the core."""
