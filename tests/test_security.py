@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import json
 import stat
 import threading
@@ -40,10 +41,15 @@ FORBIDDEN = {
 UNPICKLERS = {"load", "loads", "Unpickler"}
 
 
+@functools.cache
+def nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def calls() -> Iterator[tuple[Path, ast.Call, str, str]]:
     """Every call in the source as (file, node, module or variable, name)."""
     for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Attribute):
                     owner = node.func.value.id if isinstance(node.func.value, ast.Name) else "an expression"
@@ -78,7 +84,7 @@ def test_pickle_only_between_processes_of_one_program() -> None:
     names = [
         f"{file.relative_to(SOURCE)}:{node.lineno}"
         for file in sorted(SOURCE.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes(file)
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("pickle", "cloudpickle", "dill")
     ]
     assert names == [], "import the module, so that its calls can be found"

@@ -40,6 +40,7 @@ def told(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["status"], record["ranks"], record["steps"], record["updates"], record["samples"]
 
 
+@pytest.mark.soak
 def test_a_plain_loop_on_one_rank_trains_the_same_weights(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     script = str(SCRIPTS / "mnist_loop.py")
     words = ["--epochs", "2", "--samples", "320", "--save"]
@@ -151,6 +152,7 @@ def test_exit_codes(command: Command) -> None:
     assert run(command, script, "never", "3", code=3)[0]["status"] == "failed"
 
 
+@pytest.mark.soak
 def test_a_rank_that_aborts_after_its_script_has_ended_is_noted(command: Command) -> None:
     """Threads of torch ended a rank with SIGABRT while Python shut down, and a whole run was called failed."""
     record, _ = run(command, str(SCRIPTS / "ends.py"), "abort")

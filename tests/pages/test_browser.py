@@ -136,6 +136,7 @@ def test_hostile_strings_stay_text(browser: Any, runs: list[Run], tmp_path: Path
     assert browser.problems() == []
 
 
+@pytest.mark.soak
 def test_one_run_with_little_in_it(browser: Any, tmp_path: Path) -> None:
     browser.open(report(Run("glyphs", "ddp", samples_per_second=100.0), tmp_path / "report.html"), 360)
     assert len(browser.ask(DRAWN)) == 1

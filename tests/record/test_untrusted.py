@@ -110,7 +110,7 @@ def test_a_live_file_with_anything_in_it(tmp_path: Path, capsys: pytest.CaptureF
         shown(lambda: watched(tmp_path), capsys)
 
 
-@pytest.mark.parametrize("kinds", [3, pytest.param(len(WRONG), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kinds", [2, pytest.param(len(WRONG), marks=pytest.mark.soak)])
 def test_a_record_with_anything_in_it(kinds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every value of a record replaced: shown, listed, and put on a page."""
     chosen = WRONG[:: len(WRONG) // kinds]

@@ -105,9 +105,11 @@ def with_momentum() -> mh.Run:
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in EXACT if name != "balanced_data_parallel"),
-        pytest.param("balanced_data_parallel", marks=pytest.mark.soak),  # replicas as those of data_parallel
-        "parameter_server:over=network",
+        *(
+            pytest.param(name, marks=[] if name in ("ddp", "pipeline", "fsdp") else [pytest.mark.soak])
+            for name in EXACT
+        ),
+        pytest.param("parameter_server:over=network", marks=pytest.mark.soak),
     ],
 )
 def test_weights_with_their_channels_last_train_the_same(name: str, tmp_path: Any) -> None:

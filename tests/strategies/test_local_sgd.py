@@ -32,6 +32,7 @@ def test_accumulation_is_weighted_by_samples() -> None:
     assert run.updates == 12
 
 
+@pytest.mark.soak
 def test_apart_for_longer_the_loss_still_falls_and_less_travels() -> None:
     task = make_task(epochs=4)
     run = quick_fit(task, "local_sgd:period=8", ranks=3)

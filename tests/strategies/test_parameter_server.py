@@ -131,7 +131,7 @@ def test_async_learns_and_counts_staleness(options: str, nothing_left: None) -> 
     check_phases(run)
 
 
-@pytest.mark.parametrize("over", ["memory", "network"])
+@pytest.mark.parametrize("over", ["memory", pytest.param("network", marks=pytest.mark.soak)])
 def test_bounded_holds_its_bound(over: str) -> None:
     """With bound s, others make at most 2 s + 1 updates each between a rank's pull and its push."""
     for bound in (0, 2):
@@ -233,7 +233,13 @@ class SlowOn(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("options", ["servers=2", "servers=2,over=network", "servers=2,mode=async"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "servers=2",
+        *(pytest.param(f"servers=2,{more}", marks=pytest.mark.soak) for more in ("over=network", "mode=async")),
+    ],
+)
 def test_a_slow_server_is_named_and_its_update_is_no_wait(options: str) -> None:
     """The time of an update was booked as the ranks' wait, and a slow server was never named."""
     task = make_task(optimizer=partial(SlowOn, lr=0.1))

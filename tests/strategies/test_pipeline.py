@@ -59,7 +59,10 @@ def test_a_whole_epoch_with_its_short_last_batch(options: str, nothing_left: Non
     assert run.samples == SAMPLES
 
 
-@pytest.mark.parametrize("model", ["frozen_first", "frozen_last", "detached", "picks"])
+@pytest.mark.parametrize(
+    "model",
+    ["detached", "picks", *(pytest.param(name, marks=pytest.mark.soak) for name in ("frozen_first", "frozen_last"))],
+)
 def test_awkward_models(model: str) -> None:
     check_awkward_models("pipeline", 3, model)
 

@@ -37,7 +37,7 @@ def rates(run: Any) -> list[float]:
     "strategy",
     [
         "ddp",
-        "pipeline",
+        pytest.param("pipeline", marks=pytest.mark.soak),
         "parameter_server",
         pytest.param("hogwild", marks=pytest.mark.soak),
         pytest.param("local_sgd", marks=pytest.mark.soak),

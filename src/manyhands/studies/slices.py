@@ -27,6 +27,7 @@ from ..training.settings import FitSettings
 WARM_UP = 0.25  # of a slice's steps
 FEWEST, FIRST = 8, 12  # steps of a slice, and of one of unknown pace
 MOST = 5000
+BESIDE_STEPS = 0.95  # of the time in steps, below which it was spent on something else
 
 
 class Interval(NamedTuple):
@@ -60,8 +61,13 @@ class Variant:
 
 
 def steady_ms(run: Run) -> float:
-    """Milliseconds per step, without the first."""
+    """Milliseconds per step, without the first.
+
+    Ranks that do not wait for each other may make shares of others after their last step: then all of the time counts.
+    """
     durations = run.durations_ms
+    if durations and run.seconds and sum(durations) < BESIDE_STEPS * 1000 * run.seconds:
+        return 1000 * run.seconds / len(durations)
     kept = durations[math.floor(len(durations) * WARM_UP) :]
     return statistics.fmean(kept) if kept else math.nan
 

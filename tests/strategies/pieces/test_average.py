@@ -76,8 +76,8 @@ def apart(some: Any, others: Any) -> float:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "ddp", "pipeline", "fsdp", "parameter_server:servers=2",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("single", "locked")),
+        "ddp", "parameter_server:servers=2",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("single", "locked", "pipeline", "fsdp")),
     ],
 )  # fmt: skip
 def test_the_average_is_that_of_a_loop_by_hand_and_changes_nothing(strategy: str) -> None:
@@ -118,7 +118,11 @@ def test_strategies_that_are_not_exact_have_an_average_near_their_weights(strate
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [pytest.param("single", "single", marks=pytest.mark.soak), ("ddp", "ddp"), ("fsdp", "parameter_server:servers=2")],
+    [
+        pytest.param("single", "single", marks=pytest.mark.soak),
+        pytest.param("ddp", "ddp", marks=pytest.mark.soak),
+        ("fsdp", "parameter_server:servers=2"),
+    ],
 )
 def test_a_resumed_average_goes_on_to_the_last_bit_or_under_another_strategy(
     first: str, then: str, tmp_path: Path

@@ -37,7 +37,7 @@ FORWARD_HEAVY, FORWARD_SHARE = (
 TRANSFER_SHARE = 0.25
 BACKWARD_HEAVY, BACKWARD_SHARE = 4.5, 0.55
 OF_LOADING = 0.6
-FIXED, OF_STEP = ("communication", "update"), 0.42  # costs of tiny steps, where they are less than this part of them
+OF_STEP = 0.42  # an update that is less of a tiny step is one of its fixed costs
 CROWDS = ("threads", "cores")
 BESIDE_STEPS = ("evaluation", "checkpoint", "start")
 PHASES_OF = {"loading": ("load",), "augmentation": ("load", "augment"), "update": ("update",)}
@@ -96,7 +96,7 @@ def judge(evidence: Evidence) -> Cost:
     launch = _launch(evidence)
     if largest is None:
         return _lopsided(evidence) or launch or nothing
-    if launch is not None and largest.bottleneck in FIXED and largest.cost_ms < OF_STEP * evidence.step_ms:
+    if launch is not None and largest.bottleneck == "update" and largest.cost_ms < OF_STEP * evidence.step_ms:
         return launch
     crowd = max((cost for cost in costs if cost.bottleneck in CROWDS), key=lambda cost: cost.cost_ms, default=None)
     if crowd is not None and largest.bottleneck not in BESIDE_STEPS:
