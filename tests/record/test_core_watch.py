@@ -62,7 +62,7 @@ def test_sleep_in_forward_has_no_cpu_time_and_gives_its_core_away(tmp_path: Path
     run = quick_fit(slept, "ddp", ranks=2, max_steps=20, run_dir=tmp_path)
     for row in mh.Run.load(tmp_path).per_rank:
         assert row["phases_ms"]["forward"] > 4
-        assert row["cpu_ms"]["forward"] < row["phases_ms"]["forward"] - 3
+        assert row["cpu_ms"]["forward"] < row["phases_ms"]["forward"] - 1  # a few steps are sampled
         assert set(row["cpu_ms"]) == set(PHASES)
         assert row["switches"]["voluntary"] >= 1
         assert row["switches"]["involuntary"] >= 0
