@@ -23,6 +23,8 @@ from manyhands.cli.app import main
 from manyhands.world.launch import processes
 
 ROOT = Path(__file__).parents[1]
+# A shell starts what it puts into the background with Ctrl-C ignored, and processes inherit that: tests of Ctrl-C hung.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
 

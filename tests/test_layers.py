@@ -18,7 +18,7 @@ LAYERS = ("errors", "record", "data", "task", "model", "world", "strategies", "t
 BESIDE = {
     "pages": {"errors", "record"},
     "schedules": {"errors"},
-    "tasks": {"errors", "data", "task", "schedules"},
+    "tasks": {"errors", "record", "data", "task", "schedules"},
     "bridges": {"errors", "record", "data", "task", "schedules"},
     "nn": {"errors", "data", "model", "world", "strategies"},
     "__init__": {"errors", *LAYERS, "pages", "schedules", "tasks", "bridges", "nn"},
@@ -26,7 +26,7 @@ BESIDE = {
 }
 READ_BY = {
     "pages": {"studies", "cli"},
-    "tasks": {"cli"},
+    "tasks": {"studies", "cli"},
     "bridges": {"studies", "cli"},
     "schedules": set(),
 }  # who may know these

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -165,6 +166,8 @@ def test_no_other_user_of_the_machine_can_reach_a_run(strategy: str, tmp_path: P
 
     In shared memory nothing listens on a port or under a name, and no file is open that others may write.
     """
+    if "wandb" in sys.modules:  # tests of trackers left its service running beside us: that is wandb's, not the run's
+        sys.modules["wandb"].teardown()
     before = _listening(psutil.Process())
     ports, names, writable = set[str](), set[str](), set[str]()
 

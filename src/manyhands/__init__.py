@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .record import presentation
 from .strategies.table import TABLE
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Task": "task",
     "Run": "record.run",
+    "Runs": "studies.runs",
     "fit": "training.fit",
     "evaluate": "training.evaluate",
     "load_task": "tasks",
@@ -24,7 +26,9 @@ _WHERE = {
     "tune": "studies.tune",
     "diagnose": "studies.diagnose.diagnose",
     "verify": "studies.verify.verify",
+    "lab": "studies.lab.lab",
     "report": "pages",
+    "trackers": "record.trackers",
     "from_transformers": "bridges.transformers",
     "fit_settings": "bridges.transformers",
     "from_lightning": "bridges.lightning",
@@ -34,12 +38,15 @@ _WHERE = {
     "nn": "nn",
     "Strategy": "strategies.contract",
     **{kind: f"strategies.{name}" for name, (kind, _) in TABLE.items()},
+    "Slurm": "world.engines.slurm",
+    "Ray": "world.engines.ray",
     "ManyhandsError": "errors",
     "BadInput": "errors",
     "Refused": "errors",
     "RankFailed": "errors",
 }
-_MODULES = {"augment", "schedules", "nn"}
+_MODULES = {"augment", "schedules", "nn", "trackers"}
+presentation.show_with(lambda: import_module(".pages.notebook", __name__))  # records do not know pages themselves
 
 __all__ = ["__version__", *_WHERE]
 
@@ -72,14 +79,19 @@ if TYPE_CHECKING:
     from .errors import RankFailed as RankFailed
     from .errors import Refused as Refused
     from .pages import report as report
+    from .record import trackers as trackers
     from .record.run import Run as Run
     from .strategies.contract import Strategy as Strategy
     from .studies.compare import compare as compare
     from .studies.diagnose.diagnose import diagnose as diagnose
     from .studies.doctor.doctor import doctor as doctor
+    from .studies.lab.lab import lab as lab
+    from .studies.runs import Runs as Runs
     from .studies.tune import tune as tune
     from .studies.verify.verify import verify as verify
     from .task import Task as Task
     from .tasks import load_task as load_task
     from .training.evaluate import evaluate as evaluate
     from .training.fit import fit as fit
+    from .world.engines.ray import Ray as Ray
+    from .world.engines.slurm import Slurm as Slurm

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from .record.run import Run
 
 # How a rank failed. A consequence is what a rank met because another one was gone.
-Kind = Literal["raised", "died", "stalled", "loss", "disk", "time limit", "consequence"]
+Kind = Literal["raised", "died", "stalled", "loss", "disk", "time limit", "room", "consequence"]
 
 
 class ManyhandsError(Exception):
     """Everything this package raises on purpose."""
 
     run: Run | None = None  # the record of the fit that this ended
+    told = False  # another process reports it (under torchrun, rank 0)
+    final = False  # this process is about to be ended because of it (by torchrun): no other fit can follow
 
 
 class BadInput(ManyhandsError, ValueError):
@@ -44,10 +46,12 @@ class RankFailed(ManyhandsError, RuntimeError):
         kind: Kind = "raised",
         traceback: str | None = None,
         detected_seconds: float | None = None,
+        host: str | None = None,
     ):
         super().__init__(message)
         self.rank, self.step, self.phase, self.kind, self.traceback = rank, step, phase, kind, traceback
         self.detected_seconds = detected_seconds  # from the rank's last heartbeat to the caller's knowing
+        self.host = host  # where it ran, if there are several hosts
 
 
 class PeerMissing(RankFailed):

@@ -22,10 +22,35 @@ CALLS = ("one", "args", "kwargs")
 class Task:
     """A model, its data, its loss and its recipe.
 
-    `model`, `train` and `test` may be values or factories; factories run under `seed`, so that every fit
-    starts from equal weights. Samples are (input, target), or mappings whose `target` is named; an input may be any
-    nest of tensors whose first dimension counts samples. A DataLoader is taken apart. `loss` returns the mean over the
-    samples it is given.
+    `model`, `train` and `test` may be values or factories; factories run under `seed`, so that every fit starts from equal
+    weights. A task is a frozen value: `task.replace(batch_size=64)` returns a changed copy.
+
+    Attributes:
+        model: A module, or a function without arguments that makes one.
+        train: The training samples: a Dataset, a DataLoader (which is taken apart), tensors `(input, target)`, a stream, or a
+            function that makes one of these. Samples are `(input, target)`, or mappings whose `target` is named; an
+            input may be any nest of tensors whose first dimension counts samples.
+        loss: `(output, target)` to a tensor: the mean over the samples it is given. None: the model returns its loss.
+        optimizer: Makes the optimizer from named parameters, such as `functools.partial(torch.optim.SGD, lr=0.1)`.
+        test: The test samples, in the same forms as `train`. None: nothing is evaluated.
+        batch_size: Samples that one step consumes over all ranks together.
+        epochs: Passes over the training samples.
+        schedule: `(optimizer, total updates)` to a learning-rate schedule, which is stepped once per update.
+        augment: `(input, keys)` to the augmented input, for whole batches on the rank's device. `keys` holds one 64-bit
+            number per sample, the same for every strategy and number of ranks.
+        collate: Makes a batch from a list of samples, for samples that cannot simply be stacked.
+        metrics: Figures for the evaluation, by name: functions of `(output, target)`, or objects with `update` and
+            `compute`. None: accuracy and accuracy per class, where targets are class numbers.
+        call: How the model is called: `"one"` for `model(input)`, `"args"` for `model(*input)`, `"kwargs"` for
+            `model(**input)`. None: chosen from the signature of `forward` and the input.
+        target: The key of the target, or a tuple of keys, where samples are mappings.
+        weight: `target` to the number of units (tokens, say) that the loss is a mean over. None: samples, or what is
+            found for cross entropy.
+        eval_batch_size: Samples per pass of an evaluation. None: `batch_size`.
+        ema: The decay of an average of the weights, updated once per update and stored beside them. None: no average.
+        seed: The seed of weights, order and augmentation.
+        name: The name in records, tables and folders.
+        sample: `(trained model, length)` to text, for `manyhands train --sample N`.
     """
 
     model: nn.Module | Callable[[], nn.Module]

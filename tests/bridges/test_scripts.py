@@ -134,6 +134,7 @@ def test_a_killed_rank_is_named_with_what_it_had_measured(command: Command, noth
     assert record["steps"] >= 5
 
 
+@pytest.mark.soak
 def test_exit_codes(command: Command) -> None:
     """A script's own code is in the reason; the command ends with 1, or with the script's own where nothing was trained.
 
@@ -167,6 +168,7 @@ def test_a_rank_that_hangs_after_another_gave_up_is_ended(command: Command, noth
     assert "the last rank gives up" in err or record["steps"] >= 9
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_ctrl_c_keeps_what_was_measured(ranks: int, nothing_left: None) -> None:
     words = ["run", "--json", "--run-dir", "r", "--ranks", str(ranks), str(SCRIPTS / "ends.py"), "sleep"]

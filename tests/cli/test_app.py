@@ -78,12 +78,17 @@ NOT_A_TASK = "task = 3\n"
         (["train", "glyphs", "ddp", "--ranks", "0"], "ranks must be a whole number of at least 1 (found 0)"),
         (["train", "glyphs", "--batch-size", "-1"], "batch_size must be a whole number of at least 1 (found -1)"),
         (["train", "glyphs", "ddp", "--ranks", "two"], "--ranks"),
+        (["train", "glyphs", "--resume"], "--resume needs --run-dir, the folder of the run to continue"),
+        (["train", "glyphs", "ddp:chunks=3"], 'ddp has no option "chunks"'),
+        (["train", "glyphs", "--precision", "fp64"], '--precision takes fp32 or bf16 (found "fp64")'),
+        (["train", "glyphs", "--device", "tpu"], 'no device named "tpu" in device=tpu'),
+        (["compare", "glyphs", "--ranks", "x"], "--ranks takes a number or a list such as 1,2,4 (found 'x')"),
         (["train", "glyphs", "--nosuch", "1"], "--nosuch"),
         (["train", "missing.py"], "missing.py"),
         (["train", "broken.py"], "nothing_of_this_name"),
         (["train", "no_task.py"], "defines no"),
         (["train", "not_a_task.py"], "not_a_task.py"),
-        (["train", "glyphs", "--sample", "10"], "cannot write samples"),
+        (["train", "glyphs", "--sample", "10"], "cannot generate text"),
         (["compare", "glyphs", "single", "dpp"], 'no strategy named "dpp"'),
         (["compare", "glyphs", "--rounds", "-1"], "rounds must be 0 or more"),
         (["evaluate", "nowhere"], "no run at nowhere"),
@@ -185,7 +190,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from manyhands.cli.app import main; sys.argv = ['manyhands', 'train', '--help']\n"
         "try: main()\n"
-        "except SystemExit: print({'torch', 'numpy', 'plotly', 'jinja2', 'psutil', 'safetensors'} & set(sys.modules))"
+        "except SystemExit: print({'torch', 'numpy', 'jinja2', 'psutil', 'safetensors'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--ranks" in done.stdout
@@ -197,5 +202,15 @@ def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, command: Comman
     with pressed_once("r/live.json"):
         code, _, err = command("train", SMALL, "ddp", "--ranks", "2", "--epochs", "100000", "--run-dir", "r")
     assert code == 130
-    assert err.strip().splitlines()[-1] == "manyhands: interrupted"
-    assert json.loads(Path("r/run.json").read_text())["status"] == "stopped"
+    assert err.strip().splitlines()[-2:] == [
+        "manyhands: no checkpoint was written, so this run cannot be resumed; with --checkpoint-every 30s there is a "
+        "checkpoint every 30 seconds",
+        "manyhands: interrupted",
+    ]
+    stopped = json.loads(Path("r/run.json").read_text())
+    assert stopped["status"] == "stopped"
+    assert stopped["steps"] > 0
+    assert stopped["seconds"] == pytest.approx(stopped["steps"] * sum(stopped["phases_ms"].values()) / 1000)
+    with pressed_once("s/live.json"):
+        code, out, _ = command("train", SMALL, "--epochs", "100000", "--run-dir", "s", "--json", "--quiet")
+    assert (code, json.loads(out)["status"]) == (130, "stopped")

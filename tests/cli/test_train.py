@@ -1,10 +1,20 @@
-"""`manyhands train` and `manyhands evaluate` of a task with an average of its weights and a metric of its own."""
+"""`manyhands train` and `manyhands evaluate`: a task with an average of its weights and a metric of its own, one that
+prints, one that was interrupted, one for more ranks than there is room for."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from manyhands.cli.interrupted import resume_command, show_interrupted
+from manyhands.errors import BadInput
+from manyhands.studies.doctor import crowd
 from tests.conftest import Command
 
 TASK = """
@@ -43,4 +53,83 @@ def test_averaged_weights_and_metrics_are_said_and_evaluated_again(command: Comm
     command("train", "mine.py:plain", "--quiet", "--run-dir", "here", "--max-steps", "1", "--device", "cpu")
     code, out, err = command("evaluate", "here", "--ema")
     assert (code, out) == (2, "")
-    assert "here holds no averaged weights; its task must say ema=0.999, say, when it is trained" in err
+    assert "here holds no averaged weights; train the task with ema=0.999, for example" in err
+
+
+NOISE = """
+import os
+print("import"); os.write(1, b"import below Python\\n")
+
+class Loud(torch.nn.Linear):
+    def forward(self, x):
+        print("model", flush=True); os.write(1, b"model below Python\\n")
+        return super().forward(x)
+
+def data():
+    print("factory")
+    return x, (x.sum(1) > 0).long()
+
+task = plain.replace(model=lambda: Loud(10, 2), train=data, test=data)
+"""
+
+
+def test_what_a_task_prints_is_not_in_the_document(tmp_path: Path) -> None:
+    """Standard output held the task's own lines before the JSON, and those of ranks within it."""
+    (tmp_path / "loud.py").write_text(TASK + NOISE)
+    words = ["train", "loud.py", "--json", "--max-steps", "2", "--device", "cpu"]
+    done = subprocess.run([sys.executable, "-m", "manyhands", *words], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["steps"] == 2
+    for line in ("import", "import below Python", "factory", "model", "model below Python"):
+        assert line in done.stderr.splitlines()
+
+
+def test_after_ctrl_c_the_command_to_resume_is_printed_and_works(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(TASK)
+    words = ["train", "mine.py:plain", "--device", "cpu", "--quiet", "--checkpoint-every", "2"]
+    assert command(*words, "--run-dir", "here", "--max-steps", "4")[0] == 0
+    monkeypatch.setattr(sys, "argv", ["manyhands", *words])
+    ending = KeyboardInterrupt()
+    ending.run = type("Stopped", (), {"steps": 0})()  # type: ignore[attr-defined]
+    show_interrupted(ending, Path("here"), as_json=False)
+    told = capfd.readouterr().err
+    start = "manyhands: to resume from step 4: "
+    assert told.startswith(start)
+    code, _, err = command(*shlex.split(told.removeprefix(start))[1:], "--json")
+    assert code == 0, err
+    record = json.loads((tmp_path / "here/run.json").read_text())
+    assert (record["steps"], record["resumed_from"]["step"]) == (16, 4)
+
+
+def test_the_command_to_resume_has_everything_once() -> None:
+    words = ["train", "my task.py", "--run-dir=here", "--resume"]
+    assert resume_command(words, Path("here")) == "manyhands train 'my task.py' --run-dir=here --resume"
+    assert resume_command(["train"], Path("a b")) == "manyhands train --run-dir 'a b' --resume"
+
+
+def test_far_more_ranks_than_cores_are_reported_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "available_cores", lambda: 2)
+    monkeypatch.setattr(crowd, "free_memory", lambda: 16e9)
+    assert crowd.crowd(4, 4, None, None) is None
+    assert crowd.crowd(200, 200, None, None) == (
+        "200 ranks x 1 thread on 2 cores: ranks take turns (100 per core), so steps are far slower than with --ranks 2; "
+        "200 processes need at least 13.4 GB of the 16.0 GB of memory that are free"
+    )
+    assert "x 1 thread, with 200 loader workers on 2 cores" in str(crowd.crowd(200, 200, None, 1))
+    monkeypatch.setattr(crowd, "free_memory", lambda: 4e9)
+    with pytest.raises(
+        BadInput, match=r"200 processes need at least 13.4 GB of memory, but 4.0 GB are free; use --ranks 59"
+    ):
+        crowd.crowd(200, 200, None, None)
+
+
+def test_the_line_comes_from_train_and_compare(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where memory cannot hold the processes, nothing is started."""
+    monkeypatch.setattr(crowd, "free_memory", lambda: 1e6)
+    for words in (["train", "glyphs", "ddp", "--ranks", "5000"], ["compare", "glyphs", "ddp", "--ranks", "1,5000"]):
+        code, out, err = command(*words)
+        assert (code, out) == (2, "")
+        assert "5000 processes need at least" in err
+        assert len(err.splitlines()) == 1
+    assert not os.path.exists("runs")

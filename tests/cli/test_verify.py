@@ -63,4 +63,4 @@ def test_a_file_without_a_task_is_a_script_and_gets_its_own_arguments(command: C
     assert asked == [("plain.py", ["--fast", "--seed", "4"], 3, 20)]
     code, _, err = command("verify", "plain.py", "--seed", "4")
     assert code == 2
-    assert "it takes --ranks and --steps (found --seed); put its own arguments behind --" in err
+    assert "takes only --ranks and --steps here (found --seed); put its own arguments after --" in err

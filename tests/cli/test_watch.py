@@ -53,7 +53,7 @@ def test_the_picture_fits_and_holds_curve_phases_and_ranks(width: int) -> None:
 
 
 def test_what_to_watch() -> None:
-    with pytest.raises(BadInput, match="no run is running under runs/"):
+    with pytest.raises(BadInput, match="no run is in progress under runs/"):
         watching.find(None)
     with pytest.raises(BadInput, match=r"no run at nowhere: neither live\.json nor run\.json"):
         watching.find(Path("nowhere"))
@@ -124,7 +124,7 @@ def test_it_moves_and_ending_it_leaves_the_run_alone(nothing_left: None) -> None
             seen = re.findall(r"step ([\d,]+) of", first)[0]
             read_until(screen, rf"step (?!{seen} )[\d,]+ of")
             watcher.send_signal(signal.SIGINT)
-            assert "no longer watching; the run goes on" in read_until(screen, "the run goes on")
+            assert "stopped watching; the run continues" in read_until(screen, "the run continues")
             assert watcher.wait(60) == 0
         before, until = live_step(), time.monotonic() + 60
         while live_step() == before and time.monotonic() < until:

@@ -451,8 +451,8 @@ def test_label_smoothing() -> None:
         (lambda: A.Cutout(2.5), "Cutout size must be a whole number"),
         (lambda: A.ColourJitter(saturation=-1), "ColourJitter saturation must be a number from 0 to 1"),
         (lambda: A.ColourJitter(0.1)(images(channels=2), keys_of(12)), "1 channel or 3 .*; found 2"),
-        (lambda: A.Normalise((0.1, 0.2), 0.5), "one mean and one std above 0 a channel"),
-        (lambda: A.Normalise(0.1, 0.0), "one mean and one std above 0 a channel"),
+        (lambda: A.Normalise((0.1, 0.2), 0.5), "one mean and one std above 0 per channel"),
+        (lambda: A.Normalise(0.1, 0.0), "one mean and one std above 0 per channel"),
         (
             lambda: A.Normalise((0.1, 0.2), (1, 1))(images()),
             r"needs images \(n, 2, height, width\); found uint8 \(12, 3",

@@ -120,10 +120,11 @@ def test_trials_are_timed_without_their_first_steps() -> None:
         now += {0: 10_000_000, 1: 6_000_000}[auto.workers] * (9 if auto._unsettled else 1)
         assert now < 10**10
     assert notes == [
-        "loader_workers=auto keeps 1 (0: 10.00 ms a step, 5.00 of it waiting; 1: 6.00 ms a step, 0.00 of it waiting)"
+        "loader_workers=auto keeps 1 (0: 10.00 ms per step, 5.00 of it waiting; 1: 6.00 ms per step, 0.00 of it waiting)"
     ]
 
 
+@pytest.mark.soak
 def test_auto_starts_workers_where_loading_is_slow_and_says_so() -> None:
     task = toy(train=Waiting(), test=None, batch_size=4, epochs=7)
     plain = quick_fit(task.replace(train=Drawing()), max_steps=200)

@@ -173,5 +173,5 @@ def test_a_stream_that_starts_only_once_ends_the_run() -> None:
                 self.read = number > 35  # the look at the first samples does not count
                 yield INPUT[number], 0
 
-    with pytest.raises(mh.RankFailed, match=r"rank \d of 2 failed in step 3, load: .*must start anew"):
+    with pytest.raises(mh.RankFailed, match=r"rank \d of 2 failed in step 3, load: .*must start from the beginning"):
         quick_fit(stream_task(Once()), "ddp", ranks=2, max_steps=9)

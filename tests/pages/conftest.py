@@ -139,11 +139,41 @@ def full_comparison() -> list[Run]:
             reason="model_parallel cannot cut this model: it has one layer",
         ),
     ]
+    runs[2].losses[0] = runs[0].losses[0]  # it is exact
     runs[3].staleness = {"mean": 0.93, "max": 4, "histogram": [120, 610, 58, 9, 3]}
     runs[4].staleness = {"mean": 0.99, "max": 2, "histogram": [14, 780, 6]}
     runs[4].slow_rank = {"rank": 1, "phase": "forward", "behind_ms": 4.2}
     runs[5].notes = ["the last stage holds 61 % of the work"]
     return runs
+
+
+def scaling_comparison(
+    speeds: dict[str, dict[int, float]], cores: int = 8, weak: bool = False, **fields: Any
+) -> list[Run]:
+    """A comparison of strategies over several numbers of ranks, as `compare --ranks 1,2,4` records it."""
+    compute = {"load": 0.6, "forward": 8, "backward": 14, "update": 1.4, "other": 0.3}
+    shared = {"comparison": "one", "environment": {**MACHINE, "cores": cores}, **fields}
+    most = max(ranks for of_ranks in speeds.values() for ranks in of_ranks)
+    runs = []
+    for threads in dict.fromkeys((max(1, cores // most), cores)):
+        batch = {"batch_per_rank": 128} if weak else {}
+        runs.append(
+            full_run("single", 1000 * threads**0.7, compute, 0.97, threads=threads, asked="single", **batch, **shared)
+        )
+    for name, of_ranks in speeds.items():
+        for ranks, speed in of_ranks.items():
+            batch = {"batch_size": 128 * ranks, "batch_per_rank": 128} if weak else {}
+            phases = {**compute, "communication": 1.0 * (ranks - 1), "wait": 0.6 * ranks * (ranks > 1)}
+            known = {"ranks": ranks, "threads": max(1, cores // ranks), "asked": name, **batch, **shared}
+            run = full_run(name, speed, phases, 0.968, **known)
+            run.round_phases_ms = [dict(run.phases_ms or {})] * 3
+            runs.append(run)
+    return runs
+
+
+@pytest.fixture(scope="session")
+def scaled() -> Callable[..., list[Run]]:
+    return scaling_comparison
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,24 @@ DRAWN = (
     "[...document.querySelectorAll('.plot')]"
     ".map(plot => [plot.id, !!plot.querySelector('.main-svg'), plot.clientHeight, plot.scrollWidth])"
 )
+HEIGHTS = "[...document.querySelectorAll('.plot')].map(plot => [plot.id, plot.clientHeight])"
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 PAPER = "getComputedStyle(document.querySelector('#chart-phases .main-svg')).backgroundColor"
 WHITE = "rgb(255, 255, 255)"
-LABELS = "[...document.querySelectorAll('#summary-table tbody th')].map(cell => cell.firstChild.data)"
+LABELS = "[...document.querySelectorAll('#summary-table tbody th')].map(cell => cell.dataset.sort)"
+
+
+BOX = "[...document.querySelectorAll('.chooser input')].find(box => box.dataset.name === '{}')"
+STATUS = "document.querySelector('.hidden-runs').textContent"
+# What plotly.js finds wrong with each chart as it is drawn: unknown names, and values that are none.
+OBJECTIONS = """[...document.querySelectorAll('.plot')].flatMap(plot => (Plotly.validate(plot.data, plot.layout) || [])
+  .filter(problem => ['schema', 'value', 'object', 'array'].includes(problem.code))
+  .map(problem => plot.id + ': ' + problem.msg))"""
+# The names of runs in every chart: of rows beside and above them, and of curves that are drawn.
+SHOWN = """Object.fromEntries([...document.querySelectorAll('.plot:not([hidden])')].map(plot => [plot.id.slice(6),
+  plot.layout.meta?.rows ? plot.layout.meta.rows.map(row => row.run)
+    : plot.data.filter(trace => trace.visible !== 'legendonly').flatMap(trace => trace.meta)]))"""
 
 
 def heading(name: str) -> str:
@@ -42,7 +56,7 @@ def desktop(browser: Any, made: Path) -> Any:
 
 def check_charts(browser: Any, width: int) -> None:
     drawn = browser.ask(DRAWN)
-    assert len(drawn) == 15
+    assert len(drawn) == 12
     assert all(there and 80 < height < 900 and across <= width for _, there, height, across in drawn), drawn
     assert browser.ask("document.querySelector('main').innerHTML.includes('var(--series')") is False
     assert browser.problems() == []
@@ -53,6 +67,63 @@ def check_charts(browser: Any, width: int) -> None:
 def test_every_chart_is_drawn_and_nothing_complains(desktop: Any) -> None:
     check_charts(desktop, 1200)
     assert desktop.ask(BACKGROUND) == WHITE
+
+
+def test_plotly_knows_every_name_and_value_in_the_charts(desktop: Any) -> None:
+    """Figures are plain dictionaries, so nothing else would notice a misspelt one."""
+    assert desktop.ask(OBJECTIONS) == []
+
+
+def test_a_hidden_run_is_gone_from_every_chart_and_comes_back(browser: Any, desktop: Any) -> None:
+    before, heights = browser.ask(SHOWN), dict(browser.ask(HEIGHTS))
+    assert len(before) == 12
+    assert all(4 in runs for name, runs in before.items() if name not in ("speed-accuracy", "speed-memory"))
+    browser.ask("document.querySelector('.chooser summary').focus()")
+    browser.press("Enter", 13)
+    browser.press("Tab", 9)
+    for _ in range(4):
+        browser.press("Tab", 9)
+    assert browser.ask("document.activeElement.dataset.name") == "locked"
+    browser.press(" ", 32)
+    browser.wait(f"!({SHOWN})['loss-time'].includes(4) && !({SHOWN})['staleness'].includes(4)")
+    after = browser.ask(SHOWN)
+    assert {name: [run for run in runs if run != 4] for name, runs in before.items()} == after
+    assert browser.ask(STATUS) == "Hidden in the charts: locked. Shown: 5 of 6 runs."
+    assert browser.ask("document.querySelector('.hidden-runs').getAttribute('role')") == "status"
+    assert browser.ask("document.querySelector('.chooser summary').textContent") == "Runs shown: 5 of 6"
+    off = "[...document.querySelectorAll('#summary-table tr.off th')].map(cell => cell.dataset.sort)"
+    assert browser.ask(off) == ["locked"]
+    assert browser.ask("[...document.querySelectorAll('.chart tr[data-run=\"4\"]')].every(row => row.hidden)")
+    rows = browser.ask("document.querySelector('#chart-phases').layout.yaxis")
+    assert rows["ticktext"][4].startswith("pipeline")  # moved up to where the hidden one was
+    assert rows["tickvals"] == [0, 1, 2, 3, 4]
+    assert dict(browser.ask(HEIGHTS))["chart-timeline"] < heights["chart-timeline"]
+    browser.press("Escape", 27)
+    assert browser.ask("!document.querySelector('.chooser').open && document.activeElement.tagName === 'SUMMARY'")
+    browser.ask("document.querySelector('.chooser button').click()")
+    browser.wait(f"JSON.stringify({SHOWN}) === {json.dumps(json.dumps(before, separators=(',', ':')))}")
+    assert browser.ask(STATUS) == "All runs are shown in the charts."
+    assert dict(browser.ask(HEIGHTS)) == heights
+    assert browser.problems() == []
+
+
+def test_the_legend_hides_a_run_everywhere_and_all_others(browser: Any, desktop: Any) -> None:
+    browser.shown = None
+    click = "(plot => plot.emit('plotly_legend{}', {{data: plot.data, curveNumber: {}}}))(document.querySelector('#chart-{}'))"
+    browser.ask(click.format("click", 0, "speed-accuracy"))  # the frontier, which is no run
+    assert browser.ask("[...document.querySelectorAll('.chooser input')].every(box => box.checked)")
+    browser.ask(click.format("click", 3, "loss-time"))
+    browser.wait(f"!({SHOWN})['phases'].includes(3)")
+    assert not browser.ask(f"{BOX.format('hogwild')}.checked")
+    browser.ask(click.format("click", 3, "loss-time"))
+    browser.wait(f"({SHOWN})['phases'].includes(3)")
+    for kind in ("click", "click", "doubleclick"):  # as plotly reports a double click
+        browser.ask(click.format(kind, 3, "loss-time"))
+    browser.wait(f"({SHOWN})['phases'].length === 1 && ({SHOWN})['usage'].length === 1")
+    browser.ask(f"{BOX.format('hogwild')}.click()")
+    browser.wait("[...document.querySelectorAll('.plot')].every(plot => plot.hidden)")
+    assert browser.ask("[...document.querySelectorAll('.all-hidden')].every(note => note.offsetHeight > 0)")
+    assert browser.problems() == []
 
 
 def test_the_table_sorts_by_click_and_by_keyboard(browser: Any, desktop: Any) -> None:
@@ -96,6 +167,7 @@ def test_a_chart_can_be_saved_as_a_picture(browser: Any, desktop: Any, tmp_path:
     assert browser.problems() == []
 
 
+@pytest.mark.soak
 def test_paper_gets_light_charts_of_its_width(browser: Any, desktop: Any) -> None:
     browser.shown = None
     browser.theme(dark=True)
@@ -131,7 +203,7 @@ def test_hostile_strings_stay_text(browser: Any, runs: list[Run], tmp_path: Path
     runs[2].test = {"accuracy": 0.5, "per_class": {evil: 0.5}}
     browser.open(report(runs, tmp_path / "report.html", title=evil))
     assert browser.ask("window.hurt === undefined")
-    assert browser.ask("document.querySelectorAll('script').length") == 3
+    assert browser.ask("document.querySelectorAll('script').length") == 4
     assert browser.ask("document.querySelectorAll('main img, header img, .plot a[href]').length") == 0
     assert browser.problems() == []
 

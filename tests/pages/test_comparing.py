@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from manyhands.pages.comparing import efficiency, names, relation, speedup
-from manyhands.pages.comparison_table import columns, comparison_rows
-from manyhands.pages.figures import largest_phase, seconds_to, spread
+from manyhands.pages.comparison_table import columns, comparison_rows, legend
+from manyhands.pages.figures import largest_phase, lost_share, seconds_to, spread
 from manyhands.record.run import Run
 
 Make = Callable[..., Run]
@@ -21,7 +21,7 @@ def test_steady_rounds_do_not_make_a_difference_of_a_percent_count(make: Make) -
 def test_a_speed_measured_once_is_doubted(make: Make) -> None:
     once = make("ddp", 4300, rounds=None)
     assert spread(once) is None
-    assert relation(once, make("single", 4000, rounds=None)) == "same"
+    assert relation(once, make("single", 4000, rounds=None)) == "unclear"
     assert relation(make("ddp", 4600, rounds=None), make("single", 4000, rounds=None)) == "faster"
 
 
@@ -39,6 +39,8 @@ def test_figures(make: Make) -> None:
     assert speedup(run, None) is None
     assert speedup(make("ddp"), base) is None
     assert largest_phase(run) is None
+    assert lost_share(run) is None
+    assert lost_share(make("ddp", phases_ms={"load": 1.0, "communication": 2.0, "wait": 3.0, "update": 6.0})) == 0.5
     assert largest_phase(make("ddp", phases_ms={"wait": 3.0, "unheard of": 1.0, "load": None})) == ("wait", 0.75)
     assert spread(run) == (5940.0, 6060.0)
 
@@ -79,11 +81,14 @@ def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
         "accuracy": "97.10 %",
         "to target": text["ddp"]["to target"],
         "memory": text["ddp"]["memory"],
-        "largest phase": "backward 49 %",
+        "exact": "yes",
+        "lost": "14 %",
         "note": "-",
     }
     assert text["ddp"]["to target"].endswith(" s")
     assert text["ddp"]["memory"].endswith(" MiB")
+    assert text["hogwild"]["exact"] == "no"
+    assert text["parameter_server"]["exact"] == "-"
     assert text["single (1 thread)"]["efficiency"] == "-"
     assert text["parameter_server"]["samples/s"] == "-"
     assert text["parameter_server"]["note"].startswith("failed: rank 1 of 2 failed in step 17")
@@ -92,4 +97,25 @@ def test_the_rows_as_terminal_and_page_write_them(runs: list[Run]) -> None:
 
 def test_columns_nobody_needs_are_left_out(make: Make) -> None:
     rows = comparison_rows([make("single", 4000)])
-    assert [column.heading for column in columns(rows)][-2:] == ["memory", "largest phase"]
+    assert [column.heading for column in columns(rows)][-3:] == ["memory", "exact", "lost"]
+
+
+def test_a_promise_is_marked_where_it_was_not_checked_and_denied_where_it_was_broken(make: Make) -> None:
+    first = {"exact": True, "losses": [2.0]}
+    rows = comparison_rows(
+        [
+            make("single", 4000, **first),
+            make("ddp", 7000, exact_checked=True, **first),
+            make("fsdp", 7000, exact_checked=False, **first),
+            make("pipeline", 7000, exact=True, losses=[2.1]),
+            make("locked", 7000, exact=False),
+            make("hogwild", 7000),
+        ]
+    )
+    assert [row["exact"] for row in rows] == ["yes", "yes", "yes?", "no", "no", None]
+    assert legend(columns(rows), rows) == [
+        "exact: ends with the weights that one process would train",
+        "lost: share of each step lost to load, communication and wait",
+        "yes?: promised, but it could not be checked before the start",
+    ]
+    assert len(legend(columns(rows[:2]), rows[:2])) == 2

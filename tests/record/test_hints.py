@@ -72,7 +72,7 @@ def test_what_is_known_of_the_data_decides_what_is_tried() -> None:
     assert only(few).command == "manyhands train my_task.py ddp --loader-workers 4"
     for enough in (4, 8, "auto"):
         found = only(record(phases=slow, loader_workers=enough))
-        assert "must become cheaper" in found.sentence
+        assert "make reading a sample cheaper" in found.sentence
         assert found.command == "manyhands diagnose my_task.py ddp --ranks 2"
     script = only(record("script", slow, command="manyhands run train.py"))
     assert script.command == "DataLoader(..., num_workers=4)"
@@ -86,15 +86,28 @@ def test_a_run_from_python_is_answered_with_the_option_alone() -> None:
     ("bottleneck", "phases", "part"),
     [
         ("augmentation", {"augment": 30.0}, "manyhands diagnose my_task.py ddp --ranks 2"),
-        ("communication", {"communication": 30.0}, "--accumulate 4 communicates once in 4 steps"),
-        ("update", {"update": 30.0}, "--accumulate 4 updates once in 4 steps"),
-        ("transfer", {"transfer": 30.0}, "kept on the GPU"),
+        ("communication", {"communication": 30.0}, "--accumulate 4 communicates only every 4 steps"),
+        ("update", {"update": 30.0}, "--accumulate 4 updates only every 4 steps"),
+        ("transfer", {"transfer": 30.0}, "stay on the GPU"),
     ],
 )
 def test_a_phase_beyond_its_share_is_named(bottleneck: str, phases: dict[str, float], part: str) -> None:
     found = only(record(phases=phases))
     assert (found.bottleneck, found.cost_ms) == (bottleneck, 30.0)
     assert part in found.sentence
+
+
+def test_what_talks_less_is_offered_by_name() -> None:
+    hosts = [{"rank": rank, "host": f"n{rank}"} for rank in range(2)]
+    near, far = (record(phases={"communication": 30.0}, per_rank=rows) for rows in ([], hosts))
+    assert "; local_sgd:period=8 (not exact) averages weights every 8 updates." in only(near).sentence
+    assert "compress" not in only(near).sentence
+    assert only(far).sentence.endswith("; ddp:compress=bf16 (not exact) sends half the bytes.")
+    for strategy, options in (("pipeline", {}), ("local_sgd", {}), ("ddp", {"compress": "bf16"})):
+        again = only(record(strategy, {"communication": 30.0}, per_rank=hosts, options=options)).sentence
+        assert "--accumulate 4" in again
+        assert ("local_sgd:period" in again) is (strategy == "ddp")
+        assert "compress" not in again
 
 
 def test_the_largest_comes_first() -> None:
@@ -141,7 +154,7 @@ def test_tiny_steps_ask_for_a_larger_batch() -> None:
     quick = {name: value / 10 for name, value in PHASES.items()}
     found = only(record("single", quick, batch_size=4))
     assert (found.bottleneck, found.command[-15:]) == ("launch", "--batch-size 32")
-    assert found.sentence.startswith("Steps of 1.29 ms on 4 samples are mostly calls")
+    assert found.sentence.startswith("Steps of 1.29 ms on 4 samples are spent on calls")
     assert hints(record("single", quick, batch_size=256)) == []
     assert hints(record("single", batch_size=4)) == []  # few samples, and enough to do for each
 
@@ -168,7 +181,7 @@ def test_a_pause_at_every_epoch_shows_in_the_mean() -> None:
     epochs = [{"epoch": epoch, "seconds": 0.1 * step + 2.0} for epoch in range(4)]
     found = only(record(seconds=0.4 * step + 8.0, epochs=epochs))
     assert found.cost_ms == pytest.approx(20.0)
-    assert found.sentence.startswith("Every epoch takes 2000 ms to begin, as much as 155 steps")
+    assert found.sentence.startswith("Every epoch takes 2000 ms to start, as long as 155 steps")
     between = only(record(pause_seconds=8.0))
     assert (between.cost_ms, between.sentence) == (20.0, found.sentence)
     assert hints(record(pause_seconds=0.8)) == []

@@ -16,6 +16,7 @@ from manyhands.world.launch.together import together
 
 def test_before_it_has_begun_nothing_is_known() -> None:
     assert Neighbours().cores_of_others() is None
+    assert Neighbours().cores_taken() is None
 
 
 def test_others_are_what_we_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +35,7 @@ def test_others_first_use_what_we_may_not(
     monkeypatch.setattr(Neighbours, "cores_of_others", lambda _: 1.0)
     monkeypatch.setattr(module, "usable_cores", lambda: Cores(count, 64, affinity, None, None))
     assert Neighbours().share_taken() == share
+    assert Neighbours().cores_taken() == share * count
 
 
 def _ours() -> float:

@@ -211,7 +211,7 @@ def test_what_is_a_document_but_no_live_file(tmp_path: Path, command: Command) -
     (tmp_path / LIVE_FILE).write_text(_text({**LIVE, "step": "many"}))
     code, _, err = command("watch", str(tmp_path))
     assert code == 2
-    assert "live.json is not what a run writes there (not in order: step)" in err
+    assert "live.json does not hold what a run writes there (wrong: step)" in err
 
 
 def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:

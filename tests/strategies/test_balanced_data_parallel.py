@@ -32,6 +32,7 @@ def test_unequal_shares_train_the_same_model() -> None:
     assert make_strategy(run.label) == make_strategy("bdp:shares=1+3.5", 2)
 
 
+@pytest.mark.soak
 def test_accumulation_and_clipping_are_those_of_single() -> None:
     keywords: dict[str, Any] = {"accumulate": 3, "clip": 0.05, "epochs": 1, "max_steps": None}
     one, many = reference("skips", **keywords), quick_fit(make_task("skips"), "bdp", ranks=3, **keywords)

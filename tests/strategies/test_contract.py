@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.record.run import PHASES
 from manyhands.strategies import SHORT, TABLE, make_strategy, strategy_class
-from manyhands.strategies.contract import Strategy, Traits, Worker, admit, exactness
+from manyhands.strategies.contract import Strategy, Traits, Worker, admit, exactness, processes, with_ranks
 from manyhands.strategies.job import StepSettings
 from manyhands.training.build import build
 from tests.conftest import BATCH, MODELS, ROOT, SAMPLES, distance, ends_soon, make_task, quick_fit
@@ -65,7 +65,7 @@ def test_a_strategy_is_a_file_and_a_line(name: str) -> None:
     kind = strategy_class(name)
     assert getattr(mh, kind.__name__) is kind
     lines = (ROOT / "src" / "manyhands" / "strategies" / f"{name}.py").read_text().splitlines()
-    assert len(lines) <= 275
+    assert len(lines) <= 285
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -73,13 +73,12 @@ def test_a_strategy_is_a_file_and_a_line(name: str) -> None:
     ("kind", "ranks"),
     [
         ("tied", 2),
-        ("dict", 2),
         ("skips", 3),  # whose skip connections pass a whole stage by
         *(
             pytest.param(kind, ranks, marks=pytest.mark.soak)
             for kind in MODELS
             for ranks in (2, 3)
-            if (kind, ranks) not in (("tied", 2), ("dict", 2), ("skips", 3))
+            if (kind, ranks) not in (("tied", 2), ("skips", 3))
         ),
     ],
 )
@@ -102,6 +101,7 @@ def with_momentum() -> mh.Run:
     return quick_fit(make_task("skips", optimizer=optimizer), max_steps=STEPS)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
     [
@@ -267,3 +267,25 @@ def test_only_the_plain_step_may_be_captured() -> None:
         strategy_class(name)
     ours = [kind for kind in below(Worker) if kind.__module__.startswith("manyhands.strategies")]
     assert [kind.__name__ for kind in ours if kind.not_captured is None] == ["OrdinaryWorker"]
+
+
+def test_a_strategy_takes_another_number_of_ranks_with_its_options() -> None:
+    fewer = with_ranks(make_strategy("parameter_server:servers=2,mode=async", 4), 2)
+    assert (fewer.ranks, processes(fewer), str(fewer)) == (2, 4, "parameter_server:servers=2,mode=async")
+    assert with_ranks(make_strategy("pipeline:chunks=8", 4), 3) == make_strategy("pipeline:chunks=8", 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ranks", "fewer", "message"),
+    [
+        ("hybrid", 4, 2, "hybrid cannot continue with 2 ranks instead of 4: hybrid: replicas x stages must be"),
+        ("balanced_data_parallel:shares=3+1", 2, 1, "cannot continue with 1 ranks instead of 2: .*shares"),
+        ("ddp", 2, 0, "ddp cannot continue with 0 ranks instead of 2: it needs at least 1"),
+        ("single", 1, 2, "single cannot continue with 2 ranks instead of 1: single has 1 rank"),
+    ],
+)
+def test_a_number_of_ranks_that_is_tied_to_something_else_is_refused(
+    spec: str, ranks: int, fewer: int, message: str
+) -> None:
+    with pytest.raises(mh.Refused, match=message):
+        with_ranks(make_strategy(spec, ranks), fewer)

@@ -53,6 +53,8 @@ def test_phases_close_and_the_first_replica_carries_more() -> None:
     assert second["held_bytes"]["gathered"] == 0
     assert sum(first["held_bytes"].values()) > sum(second["held_bytes"].values()) > 0
     assert second["held_bytes"]["activations"] > 0
+    kept_by_the_loss = first["held_bytes"]["activations"] - second["held_bytes"]["activations"]
+    assert kept_by_the_loss >= BATCH * 3 * 4  # taken over the whole batch, on the first: it was not counted
     assert first["peak_memory_bytes"] > 1e7
     assert second["peak_memory_bytes"] is None  # one process, one peak
 

@@ -52,6 +52,7 @@ def test_bytes_are_those_of_the_formula(unit_mb: int, gathers: int) -> None:
     check_phases(run)
 
 
+@pytest.mark.soak
 def test_its_state_is_that_of_single() -> None:
     check_state_travels("fsdp:unit_mb=0", 3)
 

@@ -90,6 +90,7 @@ def test_state_is_averaged_by_name_and_goes_on_anywhere() -> None:
         assert torch.allclose(values["momentum_buffer"], same["optimizer"]["state"][name]["momentum_buffer"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("optimizer", "options", "stop"),
     [

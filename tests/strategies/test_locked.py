@@ -121,7 +121,7 @@ def test_the_lock_of_a_killed_process_comes_free() -> None:
         assert holder.stdout.readline() == b"held\n"
         lock = ProcessLock(fd)
         assert not lock.try_acquire()
-        with pytest.raises(PeerMissing, match="the lock did not come free: its holder is stuck"):
+        with pytest.raises(PeerMissing, match="the lock was not released: its holder is stuck"):
             lock.acquire(patience=0.2)
         holder.kill()
         holder.wait()

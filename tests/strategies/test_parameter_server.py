@@ -154,6 +154,7 @@ def test_on_step_can_end_an_asynchronous_run(nothing_left: None) -> None:
         assert 7 <= run.steps < 102
 
 
+@pytest.mark.soak
 def test_small_batches_leave_ranks_without_samples() -> None:
     task = make_task(batch_size=2)
     assert distance(quick_fit(task, max_steps=10), quick_fit(task, "ps", ranks=3, max_steps=10)) <= 1e-6
@@ -216,7 +217,7 @@ def test_refusals() -> None:
         ("ps:mode=fast", 'parameter_server:mode must be one of sync, async, bounded .found "fast"'),
         ("ps:servers=0", "needs at least 1 server .found servers=0"),
         ("ps:mode=bounded,staleness=-1", "staleness must be 0 or more .found -1"),
-        ("ps:staleness=2", "staleness bounds mode=bounded alone; write mode=bounded,staleness=2"),
+        ("ps:staleness=2", "staleness needs mode=bounded; write mode=bounded,staleness=2"),
         ("ps:partition=fixed", "mode=sync makes the updates of single; scale and partition need mode=async or"),
     ],
 )

@@ -158,7 +158,7 @@ def test_dropout_and_its_reason() -> None:
         ("schedule=1fb1", r'pipeline has no schedule "1fb1"; did you mean "1f1b"\?'),
         (
             "stages_per_rank=2",
-            r"pipeline:schedule=1f1b runs one stage a rank \(stages_per_rank: 2\); use schedule=interleaved",
+            r"pipeline:schedule=1f1b runs one stage per rank \(stages_per_rank: 2\); use schedule=interleaved",
         ),
         ("stages_per_rank=0", r"pipeline:stages_per_rank must be at least 1 \(found 0\)"),
         (
@@ -216,6 +216,7 @@ def test_weight_gradients_late_or_along_train_the_same_model() -> None:
         make_strategy("pipeline:weights=never", 2)
 
 
+@pytest.mark.soak
 def test_where_a_model_with_channels_last_is_cut_does_not_show_in_the_last_bit() -> None:
     """What crossed the cut came with its channels first, and layers behind it summed in another order."""
 
@@ -248,6 +249,7 @@ def sometimes_late(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, target)
 
 
+@pytest.mark.soak
 def test_who_was_late_does_not_show_in_the_last_bit() -> None:
     """A weight that autograd adds to as well got its two gradients in the order in which messages came."""
     task = make_task("mlp", model=Autoencoder, loss=sometimes_late, batch_size=64)

@@ -11,7 +11,8 @@ import manyhands as mh
 from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
 from manyhands.studies import slices
-from manyhands.studies.slices import Variant, interval, per_sample, run_rounds, speedups, steady_ms
+from manyhands.studies.intervals import interval
+from manyhands.studies.slices import Variant, per_sample, run_rounds, speedups, steady_ms
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
 

@@ -19,6 +19,9 @@ def test_the_rate_follows_the_batch_however_it_is_given():
     assert rate("cifar10:batch=512") == pytest.approx(0.4)
     assert rate("cifar10", batch_size=512) == pytest.approx(0.4)
     assert rate("cifar10:rate=0.05", batch_size=2048) == pytest.approx(0.8)
+    assert rate("cifar10:recipe=published", batch_size=512) == pytest.approx(0.2)  # as published
+    assert rate("cifar10:recipe=published", batch_size=2048) == pytest.approx(0.8)
+    assert rate("cifar10:norm=none", batch_size=512) == pytest.approx(2e-3)  # AdamW: the square root of the batch
     assert load_task("cifar10", batch_size=512).batch_size == 512
     assert load_task("glyphs", batch_size=50).batch_size == 50  # a task without the option `batch` just takes it
 
@@ -34,10 +37,34 @@ def test_weights_of_layers_decay_and_nothing_else():
     assert decayed | kept == {name for name, _ in model.named_parameters()}
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_a_wide_head_does_not_drown_the_rest(norm: str):
-    """At the full rate group's loss rose above guessing: each update of the head moved all images' logits together."""
-    task = load_task(f"cifar10:norm={norm},width=0.25")
+def test_the_published_recipe_in_full():
+    task = load_task("cifar10:recipe=published")
+    chosen = task.optimizer(torch.nn.Linear(2, 2).named_parameters())
+    assert type(chosen) is torch.optim.SGD
+    [group] = chosen.param_groups  # weight decay on everything
+    assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, False, 1e-4)
+    assert task.loss is torch.nn.functional.cross_entropy
+    assert repr(task.augment).count("(") == 3  # Compose(Crop, Flip)
+    assert "Cutout" in repr(load_task("cifar10").augment)
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_without_batch_statistics_gains_start_from_the_training_images(norm: str, monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    split = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8), torch.arange(64) % 10
+    monkeypatch.setattr(files, "cifar10", lambda: (split, split))
+    task = load_task(f"cifar10:norm={norm},width=0.25,small")
+    assert task.train()[0].shape == (64, 3, 16, 16)
+    model = task.model()
+    before = model[:18](task.train()[0])
+    assert before.mean((0, 2, 3)).abs().max() < 0.1
+    assert 0.8 < before.std() < 1.4
+    assert type(task.optimizer(model.named_parameters())) is torch.optim.AdamW
+
+
+def test_a_wide_head_does_not_drown_the_rest():
+    """At the full rate the loss rose above guessing: each update of the head moved all images' logits together."""
+    task = load_task("cifar10:width=0.25")
     torch.manual_seed(0)
     model = task.model()
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
@@ -52,7 +79,7 @@ def test_a_wide_head_does_not_drown_the_rest(norm: str):
     assert rates["0.1.0.weight"] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "none", "ghost"])
+@pytest.mark.parametrize("norm", ["batch", "group", "none", "ghost", "removed"])
 @pytest.mark.parametrize("model", ["mobilenetv2", "resnet20"])
 def test_a_step_with_every_option(model: str, norm: str, monkeypatch: pytest.MonkeyPatch):
     split = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), torch.arange(8)
@@ -74,10 +101,13 @@ def test_a_step_with_every_option(model: str, norm: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("norm=layer", 'option norm needs one of batch, group, none, ghost (found "layer")'),
+        ("norm=layer", 'option norm needs one of batch, group, none, ghost, removed (found "layer")'),
         ("model=vgg", 'option model needs one of mobilenetv2, resnet20, resnet50 (found "vgg")'),
         ("width=wide", 'option width needs a number (found "wide")'),
         ("width=0", "option width must be above 0 (found 0.0)"),
+        ("rate=fast", 'option rate needs a number (found "fast")'),
+        ("rate=0", "option rate must be above 0 (found 0.0)"),
+        ("recipe=best", 'option recipe needs one of ours, published (found "best")'),
         ("batch=-8", "option batch must be above 0 (found -8)"),
         ("schedule=step", "option schedule needs one of cosine, linear"),
         ("widht=2", 'task cifar10 has no option "widht"; did you mean "width"?'),

@@ -92,6 +92,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, task, steps:
         return float((model(pixels).argmax(1) == labels).float().mean())
 
 
+@pytest.mark.soak
 def test_lenet_learns_what_a_linear_model_cannot():
     task = load_task("glyphs:train=6000,test=1000")
     torch.manual_seed(0)

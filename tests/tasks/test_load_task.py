@@ -176,7 +176,7 @@ def test_a_file_that_failed_leaves_no_module_behind(file: Path):
     ("spec", "message"),
     [
         ("nowhere.py", r'cannot load a task from "nowhere.py": there is no such file'),
-        ("./words.txt", r'cannot load a task from ".*words.txt": it is no Python file'),
+        ("./words.txt", r'cannot load a task from ".*words.txt": it is not a Python file'),
         ("broken.py", r"cannot load .*broken.py: "),
     ],
 )

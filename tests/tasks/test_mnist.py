@@ -9,7 +9,7 @@ import torch
 
 from manyhands.data import files
 from manyhands.data.augment import sample_keys
-from manyhands.tasks import load_task, mnist
+from manyhands.tasks import glyphs, load_task, mnist
 
 
 @pytest.fixture
@@ -54,6 +54,25 @@ def test_the_slow_way_tests_on_the_same_numbers_as_the_fast_one():
     assert torch.equal(labels, same_labels)
 
 
+@pytest.mark.usefixtures("few")
+def test_without_the_affine_images_stay_where_they_are_in_both_ways_of_loading():
+    fast, slow = load_task("mnist:affine=no"), load_task("mnist:slow,affine=no")
+    assert fast.augment is None
+    images, _ = fast.train()
+    data = slow.train()
+    assert torch.equal(data[3][0], data[3][0])
+    torch.testing.assert_close(slow.model()[0](data[3][0][None]), fast.model()[0](images[3:4]))
+
+
+def test_drawn_images_take_the_place_of_the_files(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "mnist", lambda: pytest.fail("the files were read"))
+    few = torch.zeros(6, 1, 28, 28, dtype=torch.uint8), torch.arange(6)
+    monkeypatch.setattr(glyphs, "images", lambda split, count: few)
+    assert load_task("mnist:drawn").train() is few
+    assert len(load_task("mnist:slow,drawn").train()) == 6
+    assert load_task("mnist:slow,drawn").test()[0].dtype == torch.float32
+
+
 def test_a_picture_becomes_a_tensor_channels_first():
     picture = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
     tensor = mnist.to_tensor(picture)
@@ -87,6 +106,7 @@ def test_pil_and_torch_move_alike():
     still = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     assert np.array_equal(mnist.move(image, still), image)
     assert np.array_equal(mnist.move_with_torch(image, still), image)
+    assert np.array_equal(mnist.move(image, None), image)
 
 
 def test_the_real_files(real_data: Path):

@@ -48,6 +48,7 @@ def test_the_loss_is_the_mean_over_characters():
     assert task.loss(scores, targets).item() == pytest.approx(math.log(65) * 20 / 21)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("no_data")
 @pytest.mark.parametrize("model", ["lstm", "gpt"])
 def test_it_learns(model: str):

@@ -19,6 +19,18 @@ def test_gradients_hold_the_features_of_the_batch_and_nothing_else():
     assert touched == set(inputs["features"].flatten().tolist()) - {0}
 
 
+def test_the_dense_twin_computes_the_same_numbers_with_full_gradients():
+    found = []
+    for spec in ("sparse:features=500,train=64,test=16", "sparse:features=500,train=64,test=16,dense"):
+        task = load_task(spec)
+        inputs, labels = task.train()
+        model = task.model()
+        task.loss(model(inputs), labels).backward()
+        found.append(model.weights.weight.grad)
+    assert [gradient.is_sparse for gradient in found] == [True, False]
+    assert torch.allclose(found[0].to_dense(), found[1])
+
+
 def test_samples_have_unit_length_and_their_own_numbers_of_features():
     inputs, labels = sparse.samples("train", 1000, 500)
     assert torch.allclose(inputs["values"].norm(dim=1), torch.ones(1000))

@@ -41,6 +41,7 @@ def trained(fit: tuple[str, str, int]) -> str:
     return weights_digest(run.weights)
 
 
+@pytest.mark.soak
 def test_fits_in_threads_give_the_weights_they_give_one_after_another(nothing_left: None, two_threads: None) -> None:
     """48 fits in threads: 29 had other weights, 6 failed; tasks were exchanged while parcels were opened."""
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()

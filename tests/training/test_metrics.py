@@ -106,7 +106,7 @@ def test_a_metric_that_fails_on_a_rank_ends_the_run_in_one_line() -> None:
     assert failure.value.run is not None
     assert failure.value.run.notes == [
         "tried on two samples, task.metrics['f1'] failed: ZeroDivisionError: division by zero; "
-        "if it does on whole batches, the run ends after its first epoch"
+        "if it does so on whole batches, the run ends after its first epoch"
     ]
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import manyhands as mh
+from manyhands.record.run import Run
 from tests.conftest import Command
 
 SECONDS = 90
@@ -107,6 +115,7 @@ def check(record: dict[str, object]) -> None:
     assert phases["communication"] + phases["wait"] > 0
 
 
+@pytest.mark.soak
 @pytest.mark.netns
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
@@ -133,6 +142,218 @@ def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
 )
 def test_every_strategy_that_shares_no_memory(hosts: tuple[Host, Host], words: list[str]) -> None:
     check(train(hosts, torchrun, 29502, *words))
+
+
+# ---------------------------------------------------------------- torchrun's own ways: compare, faults, elasticity
+
+SLOW = """
+import os
+import time
+import torch
+from manyhands.tasks import load_task
+
+class Loss(torch.nn.Module):
+    def forward(self, output, target):
+        if torch.is_grad_enabled():
+            time.sleep(5 if os.environ.get("WORLD_SIZE") == "1" and os.path.exists("wait") else {pause})
+        return torch.nn.functional.cross_entropy(output, target)
+
+task = load_task("glyphs:train=2560,test=64").replace(loss=Loss())
+"""
+STEPS, EVERY = 30, 4
+
+
+class Torchruns:
+    """One torchrun on each host; everything they print goes to files."""
+
+    def __init__(self, hosts: tuple[Host, Host], folder: Path):
+        self.hosts, self.folder, self.started = hosts, folder, dict[int, subprocess.Popen[bytes]]()
+        (folder / "slow.py").write_text(SLOW.format(pause=0.2))
+
+    def start(self, number: int, words: list[str], command: list[str]) -> None:
+        host = self.hosts[number]
+        shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": host.cable, "OMP_NUM_THREADS": "1"}
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", *words]
+        with open(self.folder / f"{number}.log", "wb") as log:
+            self.started[number] = subprocess.Popen(
+                ["ip", "netns", "exec", host.space, *torchrun, "-m", "manyhands", *command],
+                env={**os.environ, **shared}, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
+            )  # fmt: skip
+
+    def train(self, number: int, elastic: bool) -> None:
+        """The same fit on each host; elastic: with as many hosts as there are, and started again where some go or come."""
+        first, own = self.hosts[0].address, self.hosts[number].address
+        words = ["--nnodes", "2", "--node-rank", str(number), "--master-addr", first, "--master-port", "29505"]
+        if elastic:
+            words = ["--nnodes", "1:2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "job"]
+            words += ["--rdzv-endpoint", f"{first}:29506", "--local-addr", own]
+            words += ["--rdzv-conf", f"is_host={int(number == 0)},last_call_timeout=2"]
+        command = ["train", "slow.py", "ddp", "--max-steps", str(STEPS), "--checkpoint-every", str(EVERY)]
+        self.start(number, words, [*command, "--run-dir", "run", "--threads", "1", "--device", "cpu", "--quiet"])
+
+    def processes(self, number: int) -> list[psutil.Process]:
+        try:
+            first = psutil.Process(self.started[number].pid)
+            return [first, *first.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+    def signal(self, number: int, what: int) -> None:
+        for process in self.processes(number):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(what)
+
+    def wait_for(self, what: Callable[[], bool], seconds: float = 150) -> float:
+        began = time.monotonic()
+        while not what():
+            assert time.monotonic() - began < seconds, self.said(0)[-3000:] + self.said(1)[-3000:]
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def under_way(self) -> bool:
+        return len(list((self.folder / "run" / "checkpoints").glob("step-*"))) >= 2
+
+    def ended(self, number: int) -> int:
+        self.wait_for(lambda: self.started[number].poll() is not None)
+        return int(self.started[number].returncode)
+
+    def said(self, number: int) -> str:
+        file = self.folder / f"{number}.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+
+@pytest.fixture
+def torchruns(hosts: tuple[Host, Host], tmp_path: Path) -> Iterator[Torchruns]:
+    started = Torchruns(hosts, tmp_path)
+    try:
+        yield started
+    finally:
+        for number in started.started:
+            started.signal(number, signal.SIGCONT)
+            started.signal(number, signal.SIGKILL)
+            started.started[number].wait()
+        ip("-n", hosts[1].space, "link", "set", hosts[1].cable, "up")
+
+
+def strike(torchruns: Torchruns, what: str) -> None:
+    """Something happens to the second host."""
+    host = torchruns.hosts[1]
+    if what == "cut":
+        ip("-n", host.space, "link", "set", host.cable, "down")
+    else:
+        torchruns.signal(1, signal.SIGSTOP if what == "frozen" else signal.SIGKILL)
+
+
+def check_weights(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text(SLOW.format(pause=0))
+    task = mh.load_task(str(tmp_path / "quick.py"))
+    single = mh.fit(task, max_steps=STEPS, threads=1, device="cpu", progress=False)
+    assert run.weights is not None
+    assert single.weights is not None
+    apart = [float((value - run.weights[name]).abs().max()) for name, value in single.weights.items()]
+    assert max(apart) < 1e-6
+
+
+LOST = {
+    "cut": r"host \S+ \(rank 1\) has been silent for 1\d s: it is frozen, gone or cut off; this rank ends",
+    "frozen": r"host \S+ \(rank 1\) has been silent for 1\d s: it is frozen, gone or cut off; this rank ends",
+    "killed": r"rank 1 of 2 on \S+ is gone, as rank 0 saw in step \d+",
+}
+
+
+@pytest.mark.netns
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("what", LOST)
+def test_a_lost_host_is_named_in_one_line_and_nothing_is_left(torchruns: Torchruns, what: str) -> None:
+    """Over hosts nobody watched: it was noticed after the ten minutes of a collective."""
+    for number in range(2):
+        torchruns.train(number, elastic=False)
+    torchruns.wait_for(torchruns.under_way)
+    strike(torchruns, what)
+    assert torchruns.ended(0) == 1
+    lines = [line for line in torchruns.said(0).splitlines() if re.search(LOST[what], line)]
+    assert len(lines) == 1, torchruns.said(0)[-3000:]
+    assert torchruns.processes(0) == []
+    run = Run.load(torchruns.folder / "run")
+    assert run.status == "failed"
+    assert re.search(LOST[what].removesuffix("; this rank ends"), run.reason or "")
+    if what == "frozen":
+        torchruns.signal(1, signal.SIGCONT)
+    assert torchruns.ended(1) in (1, -signal.SIGKILL)
+    assert torchruns.processes(1) == []
+
+
+@pytest.mark.netns
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("what", LOST)
+def test_a_run_goes_on_with_the_hosts_that_are_left(torchruns: Torchruns, what: str, tmp_path: Path) -> None:
+    for number in range(2):
+        torchruns.train(number, elastic=True)
+    torchruns.wait_for(torchruns.under_way)
+    strike(torchruns, what)
+    assert torchruns.ended(0) == 0, torchruns.said(0)[-3000:]
+    run = Run.load(tmp_path / "run")
+    assert (run.status, run.ranks, run.steps, run.batch_size) == ("done", 1, STEPS, 32)
+    *_, change = [fault for fault in run.faults if fault["kind"] == "ranks changed"]  # the other may have come late
+    assert (change["from"], change["to"]) == (2, 1)
+    assert change["resumed_step"] >= EVERY
+    assert change["message"] == f"continues with 1 rank instead of 2 from step {change['resumed_step']}"
+    check_weights(run, tmp_path)
+
+
+@pytest.mark.netns
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_run_goes_on_with_a_host_that_comes(torchruns: Torchruns, tmp_path: Path) -> None:
+    """torchrun counts no restart then: the checkpoints say that this fit had begun."""
+    torchruns.train(0, elastic=True)
+    torchruns.wait_for(torchruns.under_way)
+    (tmp_path / "wait").touch()  # one host alone is slow from here on, so that it is not done before the other comes
+    torchruns.train(1, elastic=True)
+    assert torchruns.ended(0) == 0, torchruns.said(0)[-3000:]
+    assert torchruns.ended(1) == 0, torchruns.said(1)[-3000:]
+    run = Run.load(tmp_path / "run")
+    assert (run.status, run.ranks, run.steps, run.restarts) == ("done", 2, STEPS, 0)
+    assert [(fault["kind"], fault["from"], fault["to"]) for fault in run.faults] == [("ranks changed", 1, 2)]
+    check_weights(run, tmp_path)
+
+
+@pytest.mark.netns
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_comparison_over_two_hosts(torchruns: Torchruns, tmp_path: Path) -> None:
+    """Rows take the processes they need; the first host alone speaks."""
+    for number in range(2):
+        words = ["--nnodes", "2", "--node-rank", str(number), "--master-addr", torchruns.hosts[0].address]
+        command = [
+            "compare",
+            TASK,
+            "single",
+            "ddp",
+            "hogwild",
+            "parameter_server",
+            "--max-steps",
+            "4",
+            "--threads",
+            "1",
+        ]
+        options = ["--rounds", "1", "--run-dir", "all", "--json", "--device", "cpu"]
+        torchruns.start(number, [*words, "--master-port", "29507"], [*command, *options])
+    assert [torchruns.ended(number) for number in range(2)] == [0, 0], torchruns.said(0)[-3000:]
+    said = torchruns.said(0)
+    found = json.loads(
+        said[said.index('{"runs"') if '{"runs"' in said else said.index("{\n") :].split("\n}")[0] + "\n}"
+    )
+    rows = {run["strategy"]: run for run in found["runs"]}
+    assert {name: (run["status"], run["ranks"]) for name, run in rows.items()} == {
+        "single": ("done", 1), "ddp": ("done", 2), "hogwild": ("refused", 2), "parameter_server": ("done", 1),
+    }  # fmt: skip
+    assert all(len(run["rounds"]) == 1 for run in rows.values() if run["status"] == "done")
+    assert "shares memory and cannot run over several hosts (hosts: 2)" in rows["hogwild"]["reason"]
+    assert (tmp_path / "all" / "report.html").is_file()
+    assert '"runs"' not in torchruns.said(1)
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "locked"])

@@ -28,7 +28,7 @@ SAMPLE = [
 WANTED = {"reason": "transformers is not installed (an extra for development)"}
 
 
-@pytest.mark.parametrize(("name", "strategy"), SAMPLE)
+@pytest.mark.parametrize(("name", "strategy"), SAMPLE[::2])  # all of it with the matrix (soak)
 def test_a_sample_of_the_matrix(name: str, strategy: str) -> None:
     assert not judge(name, strategy).startswith("refused")
 

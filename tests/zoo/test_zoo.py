@@ -55,7 +55,7 @@ def judge(name: str, strategy: str) -> str:
     return "equal"
 
 
-@pytest.mark.parametrize(("name", "strategy"), SAMPLE)
+@pytest.mark.parametrize(("name", "strategy"), SAMPLE[::2])  # all of it with the matrix (soak)
 def test_a_sample_of_the_matrix(name: str, strategy: str) -> None:
     assert judge(name, strategy)
 

@@ -10,26 +10,36 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import BadInput
-from .inputs import new_folder, read_task, task_source
-from .options import AsJson, Quiet, fit_options, restart_options, with_options
+from .inputs import check_names, new_folder, read_task, task_source
+from .options import AsJson, Quiet, StrategyArgument, fit_options, restart_options, task_names, with_options
 
 
 @with_options(fit_options, restart_options)
 def diagnose(
     task: Annotated[
-        str, typer.Argument(metavar="TASK|RUN", help="a task to experiment with, or the folder of a run")
+        str,
+        typer.Argument(
+            metavar="TASK|RUN",
+            help="A task to experiment with, or the folder of a saved run.",
+            autocompletion=task_names,
+        ),
     ] = "glyphs",
-    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="ddp, pipeline:chunks=8, ...")] = "single",
-    budget: Annotated[float, typer.Option(help="seconds for the experiments")] = 120.0,
-    apply: Annotated[bool, typer.Option("--apply", help="then run the job with the best change")] = False,
+    strategy: StrategyArgument = "single",
+    budget: Annotated[float, typer.Option(metavar="S", help="Seconds the experiments may take.")] = 120.0,
+    apply: Annotated[bool, typer.Option("--apply", help="Then run the job with the best change.")] = False,
     even_if_busy: Annotated[
-        bool, typer.Option("--even-if-busy", help="judge although other processes use the cores")
+        bool, typer.Option("--even-if-busy", help="Go ahead although other processes use the cores.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Find what holds a job back by changing one thing at a time, and what helps by how much."""
+    """Find the bottleneck by experiment, and what would help.
+
+    It changes one thing at a time, measures each change, and names the one that helps most and by how much.
+    """
+    if not _is_run(task):
+        check_names(task, strategy)
     from . import tables, terminal
 
     if _is_run(task):

@@ -7,21 +7,36 @@ from typing import Annotated
 import typer
 
 from . import FAILED
-from .options import AsJson, BatchSize, LoaderWorkers, Ranks
+from .inputs import check_names
+from .options import AsJson, BatchSize, LoaderWorkers, Ranks, strategy_names, task_names
 
 
 def doctor(
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="without it only the machine is looked at")
+        str | None,
+        typer.Argument(
+            metavar="TASK", help="A task to look at as well (default: only the machine).", autocompletion=task_names
+        ),
     ] = None,
-    strategy: Annotated[str | None, typer.Argument(metavar="[STRATEGY]", help="default: those compare runs")] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STRATEGY",
+            help="The strategy you mean to use (default: those that compare runs).",
+            autocompletion=strategy_names,
+        ),
+    ] = None,
     ranks: Ranks = None,
-    threads: Annotated[int | None, typer.Option(help="threads of each rank you mean to use")] = None,
+    threads: Annotated[int | None, typer.Option(metavar="T", help="Threads per rank that you mean to use.")] = None,
     loader_workers: LoaderWorkers = None,
     batch_size: BatchSize = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this machine and a task before anything starts: what would be slow or fail."""
+    """Check this machine, and a task, before anything starts.
+
+    Each check says what would be slow or fail, and what to do about it. The exit code is 1 if there is a problem.
+    """
+    check_names(task, *([strategy] if strategy else []))
     from ..studies.doctor.doctor import doctor as look
     from ..tasks import load_task
     from . import terminal

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
+from ..world.engines.requeue import job_number, requeues
 
 if TYPE_CHECKING:
     from ..task import Task
+
+
+def check_names(task: str | None, *strategies: str) -> None:
+    """Refuse names that do not exist at once: everything after this imports torch, which takes seconds."""
+    from ..strategies import check_names as check_strategy
+    from ..tasks import check_names as check_task
+
+    if task is not None:
+        check_task(task)
+    for strategy in strategies:
+        check_strategy(strategy)
+
+
+def check_resume(resume: bool, folder: Path | None) -> None:
+    """A new folder has nothing to resume; a job that Slurm started again finds its own."""
+    if resume and folder is None and not job_number():
+        raise BadInput("--resume needs --run-dir, the folder of the run to continue; `manyhands runs` lists the runs")
+
+
+def warn_if_crowded(ranks: int, processes: int, chosen: Mapping[str, Any]) -> None:
+    """Many more ranks than cores are allowed, but nobody should wait for them unawares."""
+    from ..studies.doctor.crowd import crowd
+    from ..world.rank import started_by_torchrun
+
+    if started_by_torchrun():
+        return  # its processes are there already
+    if chosen["on"] == "local" and (said := crowd(ranks, processes, chosen["threads"], chosen["loader_workers"])):
+        print(f"manyhands: {said}", file=sys.stderr)
 
 
 def read_task(spec: str, batch_size: int | None = None, seed: int | None = None) -> Task:
@@ -46,11 +77,13 @@ def task_source(spec: str) -> str:
 
 
 def new_folder(task: str, strategy: str) -> Path:
-    """runs/<date>-<task>-<strategy>, with a number where that is taken."""
+    """runs/<date>-<task>-<strategy>, with a number where that is taken. In a job of Slurm's its number stands for the date:
+    the same command finds its folder again when the job was queued again."""
     name = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in f"{task or 'task'}-{strategy}")
-    base = Path("runs") / f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
+    job, command = job_number(), hashlib.sha256(typed_command().encode()).hexdigest()[:4]
+    base = Path("runs") / (f"slurm-{job}-{name}-{command}" if job else f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}")
     folder, number = base, 2
-    while folder.exists():
+    while folder.exists() and not requeues():
         folder, number = base.with_name(f"{base.name}-{number}"), number + 1
     return folder
 

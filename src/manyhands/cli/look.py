@@ -1,35 +1,42 @@
-"""Commands that only look: stored runs, running ones, and what there is to train with."""
+"""Commands that only look: saved runs, running ones, and what there is to train with."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import AsJson, Target
+from .options import AsJson, Target, strategy_names, task_names
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders of run folders")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="where to write the page")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="the page's title")] = None,
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that contain run folders.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
     target: Target = None,
 ) -> None:
-    """Make the page from stored runs of any day."""
+    """Build an HTML report from saved runs."""
     from ..pages import report as write_report
 
     print(write_report(runs, output, title, target))
 
 
 def runs(
-    root: Annotated[Path, typer.Argument(metavar="FOLDER", help="where runs are kept")] = Path("runs"),
-    task: Annotated[str | None, typer.Option(help="only runs of this task")] = None,
-    strategy: Annotated[str | None, typer.Option(help="only runs under this strategy")] = None,
-    status: Annotated[str | None, typer.Option(help="only done, failed, refused or stopped runs")] = None,
+    root: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that contains the runs.")] = Path("runs"),
+    task: Annotated[str | None, typer.Option(metavar="TASK", help="List only runs of this task.")] = None,
+    strategy: Annotated[str | None, typer.Option(metavar="NAME", help="List only runs under this strategy.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="List only runs that are done, failed, refused or stopped.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List stored runs, newest first, side by side."""
+    """List saved runs, newest first."""
     from ..record.exports import find_runs
     from . import tables, terminal
 
@@ -41,33 +48,53 @@ def runs(
 
 
 def watch(
-    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="its folder (default: the one running)")] = None,
-    seconds: Annotated[float | None, typer.Option(help="look for this long, then leave")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="The run's folder (default: the run in progress).")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="Stop watching after this many seconds.")] = None,
 ) -> None:
-    """Show a running run: curve, phases, ranks. Leaving does not disturb it."""
+    """Follow a run in progress: loss curve, phases, ranks.
+
+    Leaving with Ctrl-C does not disturb the run.
+    """
     from . import watch as watching
 
     watching.watch(watching.find(run), limit=seconds)
 
 
-def tasks(as_json: AsJson = False) -> None:
-    """List the built-in tasks."""
-    from ..tasks import builtin
-    from . import tables, terminal
+def tasks(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show the options of this task.", autocompletion=task_names)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the built-in tasks, or show the options of one."""
+    from ..tasks import builtin, declared_task
+    from . import lists, terminal
 
-    show = terminal.show_json if as_json else tables.show_tasks
-    show(builtin())
+    known = builtin()
+    if name is None:
+        (terminal.show_json if as_json else lists.show_tasks)(known)
+        return
+    options, example = declared_task(name)
+    row = {"name": name, "summary": known[name], "options": [asdict(one) for one in options], "example": example}
+    (terminal.show_json if as_json else lists.show_task)(row)
 
 
-def strategies(as_json: AsJson = False) -> None:
-    """List the strategies: what each does, whether it is exact, where it runs."""
-    from ..strategies import TABLE, make_strategy
-    from . import tables, terminal
+def strategies(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show the options of this strategy.", autocompletion=strategy_names),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the parallel strategies, or show the options of one."""
+    from ..strategies import TABLE, declared_strategy
+    from . import lists, terminal
 
-    found = [make_strategy(name) for name in TABLE]
-    rows = [
-        {"name": s.name, "exact": s.traits.exact is True, "runs_on": s.traits.runs_on, "summary": s.summary}
-        for s in found
-    ]
-    show = terminal.show_json if as_json else tables.show_strategies
-    show(rows)
+    if name is not None:
+        (terminal.show_json if as_json else lists.show_strategy)(asdict(declared_strategy(name)))
+        return
+    found = [declared_strategy(one) for one in TABLE]
+    rows = [{"name": s.name, "exact": s.exact, "runs_on": s.runs_on, "summary": s.summary} for s in found]
+    (terminal.show_json if as_json else lists.show_strategies)(rows)

@@ -9,19 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import BadInput
+from ..strategies.table import HANDFUL
 from . import FAILED
-from .inputs import new_folder, read_task, task_source, typed_command
+from .inputs import check_names, new_folder, read_task, task_source, typed_command, warn_if_crowded
 from .options import (
     AsJson,
     BatchSize,
     Device,
+    Log,
     MaxSteps,
     Quiet,
+    RankCounts,
     Ranks,
     Seed,
     Target,
     TaskArgument,
     fit_options,
+    rank_counts,
+    strategy_names,
     with_options,
 )
 
@@ -30,36 +35,61 @@ from .options import (
 def compare(
     task: TaskArgument = "glyphs",
     strategies: Annotated[
-        list[str] | None, typer.Argument(metavar="STRATEGY", help="default: a sensible handful")
+        list[str] | None,
+        typer.Argument(
+            metavar="STRATEGY",
+            help=f"Strategies to compare, with options if you like (default: {', '.join(HANDFUL)}).",
+            autocompletion=strategy_names,
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="interleaved slices that measure speed")] = 3,
+    ranks: RankCounts = None,
+    scale_batch: Annotated[
+        bool, typer.Option("--scale-batch", help="Multiply the batch size by the ranks of each row.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds in which all strategies are timed in turn.")] = 3,
     target: Target = None,
-    time_limit: Annotated[float | None, typer.Option(help="seconds each strategy may take")] = None,
+    time_limit: Annotated[float | None, typer.Option(metavar="S", help="Seconds that each strategy may take.")] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="where to keep runs and page (default: runs/<date>-<task>-compare)")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to keep runs and report (default: runs/<date>-<task>-compare)."),
     ] = None,
+    log: Log = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Train a task under several strategies: a table, and a page with charts."""
+    """Train a task under several strategies: a table and a report.
+
+    The report is an HTML page with charts. TASK and strategies are optional: `manyhands compare` is a demonstration.
+    """
+    check_names(task, *(strategies or ()))
+    counts = rank_counts(ranks)
     from ..pages import report as write_report
     from ..studies.compare import compare as compare_runs
+    from ..world.engines.torchrun import leads
     from . import tables, terminal
 
-    work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+    if counts:
+        warn_if_crowded(max(counts), max(counts), chosen)
+    seed = chosen.pop("seed")
+    work = read_task(task, chosen.pop("batch_size"), seed)
     folder = run_dir or new_folder(work.name, "compare")
     runs = compare_runs(
         work,
         strategies or None,
+        ranks=counts,
+        scale_batch=scale_batch and (lambda batch: read_task(task, batch, seed)),
         rounds=rounds,
         time_limit=time_limit,
         run_dir=folder,
         progress=not quiet,
+        log=log,
         command=typed_command(),
         source=task_source(task),
         **chosen,
     )
+    if not leads():
+        return  # rank 0 of torchrun's speaks, and its exit code counts
     page = write_report(runs, folder / "report.html", target=target)
     if as_json:
         terminal.show_json({"runs": [run.record() for run in runs], "report": str(page)})
@@ -74,14 +104,23 @@ def compare(
 def chaos(
     task: TaskArgument = "glyphs",
     strategies: Annotated[
-        list[str] | None, typer.Argument(metavar="STRATEGY", help="default: ddp; with --all: all")
+        list[str] | None,
+        typer.Argument(
+            metavar="STRATEGY",
+            help="Strategies to break (default: ddp; with --all, all of them).",
+            autocompletion=strategy_names,
+        ),
     ] = None,
     fault: Annotated[
-        str | None, typer.Option(help="kill, stop, raise, exit, slow, hang, sigterm, disk-full, ...")
+        str | None,
+        typer.Option(
+            metavar="FAULT",
+            help="The fault: kill, stop, raise, exit, slow, hang, sigterm, disk-full, ... (default: all).",
+        ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="the rank it strikes (default: the last)")] = None,
-    step: Annotated[int | None, typer.Option(help="the step it strikes in")] = None,
-    every: Annotated[bool, typer.Option("--all", help="every fault under every strategy")] = False,
+    rank: Annotated[int | None, typer.Option(metavar="R", help="The rank it strikes (default: the last).")] = None,
+    step: Annotated[int | None, typer.Option(metavar="S", help="The step in which it strikes.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Try every fault under every strategy.")] = False,
     ranks: Ranks = None,
     max_steps: MaxSteps = None,
     batch_size: BatchSize = None,
@@ -90,7 +129,11 @@ def chaos(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Break a run on purpose: what is noticed, resumed, lost and left behind."""
+    """Break a run on purpose and see whether it recovers.
+
+    It reports what was noticed, resumed, lost and left behind.
+    """
+    check_names(task, *(strategies or ()))
     from ..studies.chaos import STEPS, chaos_matrix
     from ..studies.chaos import chaos as break_one
     from ..studies.faults import FAULTS

@@ -1,4 +1,4 @@
-"""The tables that commands print: a comparison, stored runs, faults, tasks and strategies."""
+"""The tables that commands print: a comparison, stored runs, faults, a diagnosis."""
 
 from __future__ import annotations
 
@@ -6,43 +6,72 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 from ..record.run import Run
-from .terminal import WIDEST, console, percent, table
+from .terminal import console, percent, table
 
 if TYPE_CHECKING:
     from ..pages import Column
 
 ENDLESS = 10_000  # columns: no table is wider
 LABEL_WIDTH = 27  # a longer name goes on in the next line
-FIRST_TO_GO = ("threads", "ranks", "efficiency", "peak_memory_bytes", "largest_phase")  # in a narrow terminal
+FIRST_TO_GO = ("threads", "ranks", "hosts", "efficiency", "peak_memory_bytes", "lost_share", "exact")  # if it is narrow
 
 
 def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
-    """The table of a comparison, what failed and why, the conclusion, and where the page is."""
-    from ..pages import columns, comparison_rows, conclusion
+    """That the machine was busy, the table, what failed and why, the conclusion, and where the page is."""
+    from ..pages import busy_sentence, columns, comparison_rows, conclusion, legend, scaling_sentences
 
     out = console()
     rows = comparison_rows(runs, target)
     wanted = [column for column in columns(rows, target) if column.key != "note"]
+    busy = busy_sentence(runs)
+    if busy:
+        out.print(busy)
+        out.print()
+    shown, comparison = _fitting(out, wanted, rows)
+    out.print(comparison)
+    for meaning in legend(shown, rows):
+        out.print(meaning)
+    left_out = [column.heading for column in wanted if column not in shown]
+    if left_out:
+        out.print(f"(left out here, in the report: {', '.join(left_out)})")
+    if any(column.key == "hosts" for column in wanted):
+        _name_hosts(out, runs)
+    ordered = sorted(rows, key=lambda row: row["status"] == "done")  # what failed comes before who is slow
+    notes = {
+        row["note"]: [one["label"] for one in rows if one["note"] == row["note"]] for row in ordered if row["note"]
+    }
+    for note, labels in notes.items():
+        out.print(f"{', '.join(labels)}: {note}")
+    out.print()
+    said = conclusion(runs)
+    out.print(said.removeprefix(f"{busy} "))
+    for sentence in scaling_sentences(runs):
+        if sentence not in said:
+            out.print(sentence)
+    out.print(f"report: {page}", soft_wrap=True)
+
+
+def _fitting(out: Console, wanted: Sequence[Column], rows: Sequence[dict[str, Any]]) -> tuple[Sequence[Column], Table]:
+    """The table with as many columns as there is room for."""
     shown, comparison = wanted, _comparison(wanted, rows)
     for key in FIRST_TO_GO:
         if Measurement.get(out, out.options.update(max_width=ENDLESS), comparison).maximum <= out.width:
             break
         shown = [column for column in shown if column.key != key]
         comparison = _comparison(shown, rows)
-    out.print(comparison)
-    left_out = [column.heading for column in wanted if column not in shown]
-    if left_out:
-        out.print(f"(left out here, in the report: {', '.join(left_out)})")
-    for row in rows:
-        if row["note"]:
-            out.print(f"{row['label']}: {row['note']}")
-    out.print()
-    out.print(conclusion(runs))
-    out.print(f"report: {page}", soft_wrap=True)
+    return shown, comparison
+
+
+def _name_hosts(out: Console, runs: Sequence[Run]) -> None:
+    from ..pages import hosts, named_hosts
+
+    places = dict.fromkeys(host for run in runs for host in hosts(run) if len(hosts(run)) > 1)
+    out.print(f"hosts: {named_hosts(list(places))}")
 
 
 def _comparison(shown: Sequence[Column], rows: Sequence[dict[str, Any]]) -> Table:
@@ -61,7 +90,7 @@ NARROWEST = 12  # columns that names of runs need beside the figures
 
 
 def show_runs(runs: Sequence[Run], root: Path) -> None:
-    """Stored runs, one a line, newest first; those of one comparison stand together under its folder.
+    """Stored runs, one per line, newest first; those of one comparison stand together under its folder.
 
     Aligned by hand: names that must stay whole to be copied go across all columns, which no table of rich's can do.
     """
@@ -102,7 +131,7 @@ def _run_cells(run: Run, path: Path) -> tuple[str, ...]:
 
 
 def show_faults(results: Sequence[Mapping[str, Any]]) -> None:
-    """What every fault did, one a line, however long."""
+    """What every fault did, one per line, however long."""
     from ..studies.chaos import KEYS
 
     filled = table((*KEYS[:5], "noticed", "resumed", "repeated", "lost", "doubled", "equal", "left behind"))
@@ -119,27 +148,6 @@ def _fault_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.2f} s" if isinstance(value, float) else str(value)
-
-
-def show_tasks(lines: Mapping[str, str]) -> None:
-    filled = table(("task", "line"), wrap=("line",), titled=False)
-    for name, line in lines.items():
-        filled.add_row(name, line)
-    console().print(filled)
-
-
-def show_strategies(rows: Sequence[Mapping[str, Any]]) -> None:
-    """What each does and whether it is exact; where it runs, if the terminal is wide enough."""
-    out = console()
-    headings = ["strategy", "exact", "what it does", "where it runs"][: 4 if out.width >= WIDEST else 3]
-    filled = table(headings, wrap=headings[2:])
-    for row in rows:
-        cells = row["name"], "yes" if row["exact"] else "no", row["summary"], row["runs_on"]
-        filled.add_row(*cells[: len(headings)])
-    out.print(filled)
-    out.print("exact: promises the weights that one process would train")
-    if len(headings) < 4:
-        out.print(f"where each runs: in {WIDEST} columns, or with --json")
 
 
 def show_diagnosis(result: Mapping[str, Any]) -> None:

@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..record.evaluation import in_words, metrics_of
-from ..record.hints import hints
 from ..record.run import PHASES, Run
-from ..record.slow_rank import slow_name
 from ..record.untrusted import plain
+from .document import write_document
 
 WIDEST = 100
 BAR = 30  # blocks for a phase that takes the whole step
@@ -46,11 +45,14 @@ def table(
 
 
 def show_json(document: Any) -> None:
-    print(json.dumps(document, indent=1))
+    write_document(json.dumps(document, indent=1))
 
 
 def show_run(run: Run) -> None:
     """One fit: how fast, how good, where the time of a step went."""
+    from ..record.hints import hints  # numpy, which lists do not need
+    from ..record.slow_rank import slow_name
+
     out = console()
     threads = f", {amount(run.threads, 'thread')} each" if run.threads else ""
     device = f" on {run.device}" if run.device else ""
@@ -59,10 +61,10 @@ def show_run(run: Run) -> None:
         out.print(f"  {run.status}: {run.reason}")
     elif run.reason:
         out.print(f"  {run.reason}")
-    if run.steps and run.seconds and run.step_ms:
-        rate = f"{run.samples_per_second:,.0f} samples/s, " if run.samples_per_second else ""
-        median = figure(run.step_ms.get("median"), ".2f")
-        out.print(f"  {run.steps:,} steps in {run.seconds:.1f} s: {rate}median step {median} ms")
+    if run.steps and run.seconds:
+        rate = f"{run.samples_per_second:,.0f} samples/s" if run.samples_per_second else None
+        median = f"median step {figure(run.step_ms.get('median'), '.2f')} ms" if run.step_ms else None
+        out.print(f"  {amount(run.steps, 'step')} in {run.seconds:.1f} s: {', '.join(filter(None, (rate, median)))}")
     if run.test:
         out.print(f"  test: {in_words(run.test)}")
     if run.ema and run.ema.get("test"):
@@ -119,7 +121,7 @@ def show_evaluation(run: Run, result: Mapping[str, Any], ema: bool = False) -> N
 
 
 def amount(value: int, noun: str) -> str:
-    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+    return f"{value} {noun}" if value == 1 else f"{value:,} {noun}s"
 
 
 def figure(value: float | None, form: str) -> str:

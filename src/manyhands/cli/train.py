@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import BadInput, RankFailed
-from .inputs import new_folder, read_task, recorded_task, task_source, typed_command
-from .options import AsJson, Device, Quiet, TaskArgument, fit_options, restart_options, with_options
+from .document import write_document
+from .inputs import (
+    check_names,
+    check_resume,
+    new_folder,
+    read_task,
+    recorded_task,
+    task_source,
+    typed_command,
+    warn_if_crowded,
+)
+from .interrupted import show_interrupted
+from .options import (
+    AsJson,
+    Device,
+    Log,
+    Quiet,
+    StrategyArgument,
+    TaskArgument,
+    fit_options,
+    restart_options,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from ..record.run import Run
@@ -21,38 +41,46 @@ if TYPE_CHECKING:
 @with_options(fit_options, restart_options)
 def train(
     task: TaskArgument = "glyphs",
-    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="ddp, pipeline:chunks=8, ...")] = "single",
-    sample: Annotated[int | None, typer.Option(help="after training, let the model write this many symbols")] = None,
-    log: Annotated[str | None, typer.Option(help="also write tensorboard,csv into the run's folder")] = None,
+    strategy: StrategyArgument = "single",
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare).")
+    ] = None,
+    log: Log = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Train a task under one strategy and say where the time went."""
-    from ..record.exports import check_logs, write_logs
+    """Train a task under one strategy and report where the time went."""
+    check_names(task, strategy)
+    check_resume(chosen["resume"], chosen["run_dir"])
     from ..strategies import make_strategy
+    from ..strategies.contract import processes
     from ..training.run_fit import run_fit
     from ..training.settings import FitSettings
+    from ..world.engines.torchrun import leads
     from . import terminal
 
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     if sample is not None and work.sample is None:
-        raise BadInput(f"--sample: the task {work.name or task} cannot write samples; shakespeare can")
-    logs = check_logs(log)
+        raise BadInput(f"--sample: the task {work.name or task} cannot generate text; shakespeare can")
     folder = chosen.pop("run_dir") or new_folder(work.name, strategy)
     chosen |= {"command": typed_command(), "source": task_source(task)}
     try:
         made = make_strategy(strategy, chosen.pop("ranks"))
-        run = run_fit(work, made, FitSettings.of(run_dir=folder, progress=not quiet, **chosen))
+        warn_if_crowded(made.ranks, processes(made), chosen)
+        run = run_fit(work, made, FitSettings.of(run_dir=folder, progress=not quiet, log=log, **chosen))
     except RankFailed as failure:
-        if as_json and failure.run is not None:
-            print(failure.run.to_json())
+        if as_json and failure.run is not None and not failure.told:
+            write_document(failure.run.to_json())
         raise
-    if int(os.environ.get("RANK", "0")) != 0:
+    except KeyboardInterrupt as ending:
+        if leads():
+            show_interrupted(ending, folder, as_json)
+        raise
+    if not leads():
         return  # torchrun started several of us; rank 0 speaks
-    write_logs(run, folder, logs)
     if as_json:
-        print(run.to_json())
+        write_document(run.to_json())
     else:
         terminal.show_run(run)
     if sample is not None:
@@ -72,27 +100,34 @@ def _sample(task: Task, run: Run, length: int) -> str:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
-    task: Annotated[str | None, typer.Option(help="the task, instead of the one the run's record names")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="The task (default: the one that the run's record names).")
+    ] = None,
     device: Device = "auto",
-    ema: Annotated[bool, typer.Option("--ema", help="the averaged weights, where the task kept an average")] = False,
-    eval_batch_size: Annotated[int | None, typer.Option(help="samples per pass; default: the task's")] = None,
+    ema: Annotated[
+        bool, typer.Option("--ema", help="Evaluate the averaged weights, where the task kept an average.")
+    ] = False,
+    eval_batch_size: Annotated[
+        int | None, typer.Option(metavar="B", help="Samples per forward pass (default: the task's).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a finished run's weights on its task's test set."""
+    """Evaluate the weights of a finished run on its test set."""
     from ..record.run import Run, weights_digest
+
+    stored = Run.load(run)  # a folder that is no run is refused before torch is imported
     from ..training.evaluate import evaluate as evaluate_weights
     from ..world.devices import resolve_devices
     from . import terminal
 
-    stored = Run.load(run)
     weights, digest = stored.weights, stored.weights_sha256
     if weights is None or digest is None:
         raise BadInput(f"{run} holds no weights (status: {stored.status}); only a finished run can be evaluated")
     if ema:
         weights, digest = stored.ema_weights, (stored.ema or {}).get("weights_sha256")
         if weights is None or digest is None:
-            raise BadInput(f"{run} holds no averaged weights; its task must say ema=0.999, say, when it is trained")
+            raise BadInput(f"{run} holds no averaged weights; train the task with ema=0.999, for example")
     if weights_digest(weights) != digest:
         raise BadInput(
             f"the weights in {run} are not those of its record (another SHA-256); one of the files was changed"

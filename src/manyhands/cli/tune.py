@@ -8,30 +8,34 @@ from typing import Annotated, Any
 
 import typer
 
-from .inputs import read_task, task_source
-from .options import AsJson, Quiet, TaskArgument, fit_options, with_options
-
-BUSY = 0.15
+from ..record.neighbours import BUSY
+from .inputs import check_names, read_task, task_source
+from .options import AsJson, Quiet, StrategyArgument, TaskArgument, fit_options, with_options
 
 
 @with_options(fit_options)
 def tune(
     task: TaskArgument = "glyphs",
-    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="ddp, pipeline:chunks=8, ...")] = "single",
+    strategy: StrategyArgument = "single",
     settings: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="NAME,...",
-            help="loader_workers, threads, bucket_mb, chunks, batch_size (default: all that apply, but batch_size)",
+            help="Settings to search: loader_workers, threads, bucket_mb, chunks, batch_size (default: all that apply "
+            "except batch_size).",
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="seconds for the search")] = 300.0,
+    budget: Annotated[float, typer.Option(metavar="S", help="Seconds the search may take.")] = 300.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Search for the fastest settings by measurement: loader workers, threads, buckets, chunks, batch size."""
+    """Find the fastest settings of a job by measuring them.
+
+    It varies loader workers, threads, gradient buckets, chunks and, if asked, the batch size.
+    """
+    check_names(task, strategy)
     from ..studies.tune import tune as search
     from . import terminal
 
@@ -48,7 +52,7 @@ def tune(
         None if settings is None else [name.strip() for name in settings.split(",") if name.strip()],
         budget=budget,
         with_batch=lambda count: read_task(task, count, seed),
-        given={"batch_size": batch_size, "seed": seed},
+        given={"batch_size": batch_size, "seed": seed, "on": chosen["on"] if chosen["on"] != "local" else None},
         say=say,
         source=task_source(task),
         **chosen,
@@ -80,6 +84,6 @@ def _show(result: dict[str, Any]) -> None:
         out.print(f"rate: {result['rate']}")
     if (result["others_share"] or 0) > BUSY:
         out.print(
-            f"other processes used {result['others_cores']:.1f} cores meanwhile: measure again on a quiet machine"
+            f"other processes used {result['others_cores']:.1f} cores meanwhile; measure again on a quiet machine"
         )
     print(result["command"])

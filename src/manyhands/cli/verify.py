@@ -11,8 +11,8 @@ import typer
 
 from ..errors import BadInput
 from . import FAILED
-from .inputs import read_task
-from .options import AsJson, Quiet, TaskArgument, fit_options, with_options
+from .inputs import check_names, read_task
+from .options import AsJson, Quiet, TaskArgument, fit_options, strategy_names, with_options
 
 
 @with_options(fit_options)
@@ -22,19 +22,25 @@ def verify(
         list[str] | None,
         typer.Argument(
             metavar="STRATEGY",
-            help="default: those that promise the weights of single and take this task; for a script its own arguments",
+            help="Strategies to check (default: all that promise the weights of single and can train this task). "
+            "After a script: the script's own arguments.",
+            autocompletion=strategy_names,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="how many steps are compared")] = 20,
+    steps: Annotated[int, typer.Option(metavar="S", help="How many steps are compared.")] = 20,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
-    """Is a strategy equal to single, from equal weights and batches? If not, why?
+    """Check that a strategy trains the weights of one process.
 
-    TASK may be a plain training script too: it is compared on N ranks and on one.
+    Where it does not, the cause is searched for. TASK may also be a plain training script: it is then compared on several
+    ranks and on one.
     """
-    from ..studies.verify.script import is_script
+    from ..studies.verify.script_or_task import is_script
+
+    if not is_script(task):
+        check_names(task, *(strategies or ()))
     from . import terminal
 
     def say(text: str) -> None:
@@ -69,8 +75,8 @@ def _script(
     usual = {name: option.default for name, option in inspect.signature(fit_options).parameters.items()}
     if other := next((name for name, value in chosen.items() if name != "ranks" and value != usual[name]), None):
         raise BadInput(
-            f"a script runs as it is: of the options here it takes --ranks and --steps (found --{other.replace('_', '-')}); "
-            "put its own arguments behind --"
+            f"a script runs as it is and takes only --ranks and --steps here (found --{other.replace('_', '-')}); "
+            "put its own arguments after --"
         )
     say(f"{path}: running it on one rank and on {chosen['ranks'] or 2}")
     return verify_script(path, arguments, chosen["ranks"] or 2, steps)

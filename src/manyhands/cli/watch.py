@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,14 +13,12 @@ from rich.text import Text
 
 from ..errors import BadInput
 from ..record.live import LIVE_FILE
+from ..record.live_state import STALE_SECONDS, State, read_state
 from ..record.run import RECORD_FILE, Run
-from ..record.untrusted import fits, read_json
 from .terminal import amount, console, phase_table, show_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-STALE_SECONDS = 10.0
 WIDEST = 80  # columns
-LARGEST = 1 << 22  # bytes of a live file; a run of 200 ranks writes a hundredth of that
 MOST_LINES = 256  # of ranks or phases
 
 
@@ -35,7 +32,7 @@ def find(run: Path | None, root: Path = Path("runs")) -> Path:
         return running[-1].parent
     if run is not None:
         raise BadInput(f"no run at {run}: neither {LIVE_FILE} nor {RECORD_FILE} is there or below")
-    raise BadInput(f"no run is running under {root}/; name its folder: manyhands watch FOLDER")
+    raise BadInput(f"no run is in progress under {root}/; name its folder: manyhands watch FOLDER")
 
 
 def _written(file: Path) -> float:
@@ -54,7 +51,7 @@ def watch(folder: Path, every: float = 0.5, limit: float | None = None) -> None:
         except KeyboardInterrupt:
             ended = False
     if not ended:
-        print("no longer watching; the run goes on", file=sys.stderr)
+        print("stopped watching; the run continues", file=sys.stderr)
     elif (folder / RECORD_FILE).is_file():
         show_run(Run.load(folder, weights=False))
 
@@ -69,43 +66,6 @@ def _follow(folder: Path, out: Console, screen: Live, every: float, limit: float
             return False
         time.sleep(every)
     return True
-
-
-class State(TypedDict):
-    """What a live file says (live.py)."""
-
-    time: float
-    task: str
-    strategy: str
-    ranks: int
-    device: str | None
-    step: int | None
-    steps: int | None
-    epoch: int | None
-    epochs: int | None
-    samples_per_second: float | None
-    beats: list[tuple[int, int, str]] | None
-    phases_ms: dict[str, float]
-    curve: list[tuple[int, float | None]]
-    tested: list[tuple[int, float | None]]
-
-
-def read_state(folder: Path) -> State | None:
-    """What the run says now; None once it has ended."""
-    file = folder / LIVE_FILE
-    try:
-        found: Any = read_json(file, LARGEST)
-    except BadInput:
-        if file.exists():
-            raise
-        return None
-    forms = get_type_hints(State)
-    known = found if isinstance(found, dict) else {}
-    wrong = [key for key, form in forms.items() if key not in known or not fits(known[key], form)]
-    if wrong:
-        raise BadInput(f"{file} is not what a run writes there (not in order: {', '.join(wrong)})")
-    state: State = found
-    return state
 
 
 def picture(state: State, width: int = WIDEST) -> Group:

@@ -254,7 +254,7 @@ class Auto:
             self._judge(Trial(self._elapsed / COUNTED, self._waited / COUNTED, self._idle > COUNTED / 2))
 
     def _judge(self, trial: Trial) -> None:
-        self._tried.append(f"{self.workers}: {trial.step / 1e6:.2f} ms a step, {trial.wait / 1e6:.2f} of it waiting")
+        self._tried.append(f"{self.workers}: {trial.step / 1e6:.2f} ms per step, {trial.wait / 1e6:.2f} of it waiting")
         try:
             self.workers = self._search.send(trial)
         except StopIteration as end:

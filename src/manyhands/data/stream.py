@@ -91,7 +91,9 @@ class StreamSource:
                 reading.ended = 0
 
 
-NO_SAMPLES = "task.train is a stream that gave no samples; its __iter__ must start anew each time it is called"
+NO_SAMPLES = (
+    "task.train is a stream that gave no samples; its __iter__ must start from the beginning each time it is called"
+)
 
 
 class _Reading:

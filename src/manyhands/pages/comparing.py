@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
 from ..record.run import Run
-from .figures import kind, speed, speeds, spread, trimmed
+from .figures import kind, speed, speeds, spread, taken_share, trimmed
 
 UNSURE = 0.05  # how far off a speed measured only once may be, as a share of it
 NEGLIGIBLE = 1.03  # a ratio below this is no difference, however steady the rounds
 SMALL = 1.05  # and one below this in every round is the same speed for sure
+MOST_BY_CHANCE = 2.0  # a ratio beyond this is a difference, whatever others did meanwhile
 
 
 def relation(run: Run, other: Run) -> str | None:
-    """`faster`, `slower` or, when the difference is inside the spread, `same`; None without figures.
+    """`faster`, `slower`, `same`, or `unclear` where the measurements allow several of these; None without figures.
 
     Rows of one comparison took turns in every round, so a slow minute of the machine fell on both: there the ratio of
-    each round counts, and must say the same in all of them.
+    each round counts, and must say the same in all of them. On a busy machine that is not enough: others may have left
+    more of the cores to one row than to the other, and only a difference beyond that counts.
     """
     ratio = speedup(run, other)
     if ratio is None:
         return None
-    ratios = _by_round(run, other)
-    if ratios:
-        unclear = ratios[0] <= 1 <= ratios[-1] or (median(ratios) > 1) != (ratio > 1)
-        ratio = median(ratios)
-    else:
-        (low, high), (other_low, other_high) = _reach(run), _reach(other)
-        unclear = low <= other_high and other_low <= high
-    if unclear or 1 / NEGLIGIBLE < ratio < NEGLIGIBLE:
-        return "same"
-    return "faster" if ratio > 1 else "slower"
+    known = ratios(run, other)
+    middle = median(known) if _by_round(run, other) else ratio
+    busy = max(taken_share(run), taken_share(other))
+    chance = min(MOST_BY_CHANCE, 1 / (1 - busy)) if busy < 1 else MOST_BY_CHANCE
+    if known[0] > chance and middle >= NEGLIGIBLE and ratio > 1:
+        return "faster"
+    if known[-1] < 1 / chance and middle <= 1 / NEGLIGIBLE and ratio < 1:
+        return "slower"
+    return "same" if not busy and surely_same(run, other) else "unclear"
 
 
 def surely_same(run: Run, other: Run) -> bool:
-    """Whether any difference is small in the outermost rounds too; `same` alone may only mean that nobody can tell."""
-    ratios = _by_round(run, other)
-    if not ratios:
-        (low, high), (other_low, other_high) = _reach(run), _reach(other)
-        ratios = [low / other_high, high / other_low] if other_low else [0.0]
-    return ratios[0] >= 1 / SMALL and ratios[-1] <= SMALL
+    """Whether any difference is small in the outermost rounds too."""
+    known = ratios(run, other)
+    return known[0] >= 1 / SMALL and known[-1] <= SMALL
+
+
+def ratios(run: Run, other: Run) -> list[float]:
+    """How many times as fast as the other: in every round that both made in turn, else at least and at most."""
+    (low, high), (other_low, other_high) = _reach(run), _reach(other)
+    return _by_round(run, other) or [low / other_high if other_high else 0.0, high / other_low if other_low else 0.0]
 
 
 def _by_round(run: Run, other: Run) -> list[float]:
     """The ratios of the rounds that two rows of one comparison made in turn, outermost ones of many left out."""
     mine, theirs = speeds(run), speeds(other)
-    if run.comparison is None or run.comparison != other.comparison or len(mine) != len(theirs) or len(mine) < 2:
+    in_turn = run.comparison is not None and run.comparison == other.comparison and len(mine) == len(theirs) > 1
+    if not in_turn or not all(theirs):
         return []
     return trimmed([one / two for one, two in zip(mine, theirs, strict=True)])
 
@@ -74,10 +80,13 @@ def efficiency(run: Run, baseline: Run) -> float | None:
 def setting(run: Run) -> tuple[Any, ...]:
     """What must be equal before two speeds may be compared: task, batch size and machine.
 
-    A script has the batch size it wants: most take a fixed one per rank, so that more ranks mean larger steps.
+    A script has the batch size it wants: most take a fixed one per rank, so that more ranks mean larger steps. Rows whose
+    batch grew with their ranks have the samples of one rank in common.
     """
     machine = run.environment or {}
-    batch_size = None if run.strategy == "script" else run.batch_size
+    batch_size: int | str | None = None if run.strategy == "script" else run.batch_size
+    if run.batch_per_rank is not None:
+        batch_size = f"{run.batch_per_rank} per rank"
     return run.task, batch_size, machine.get("cpu"), machine.get("gpu"), machine.get("cores")
 
 
@@ -97,7 +106,7 @@ def baselines(run: Run, runs: Sequence[Run]) -> list[Run]:
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """One name a run: its label, and where labels are equal what tells the runs apart."""
+    """One name per run: its label, and where labels are equal what tells the runs apart."""
     found = [run.label for run in runs]
     for describe in _DETAILS:
         groups: dict[str, list[int]] = {}
@@ -129,12 +138,15 @@ _DETAILS: tuple[Callable[[Run], str], ...] = (
 
 
 def name_lines(name: str, width: int = 18) -> list[str]:
-    """Break a name after `:`, `,` or before ` (`, so that no line is much longer than `width`."""
-    words = name.replace(":", ":\0").replace(",", ",\0").replace(" (", "\0(").split("\0")
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) <= width:
-            lines[-1] += (" " if word.startswith("(") else "") + word
-        else:
-            lines.append(word)
+    """Break a name after `:`, `,` or before ` (`, and after `=` where that is not enough, into lines of at most `width`;
+    a single word may be longer."""
+    lines: list[str] = []
+    for part in re.split(r"(?<=[:,])| (?=\()", name):
+        pieces = [part] if len(part) <= width else re.split(r"(?<==)", part)
+        for number, piece in enumerate(pieces):
+            space = " " if piece.startswith("(") and not number else ""
+            if lines and len(lines[-1]) + len(space + piece) <= width:
+                lines[-1] += space + piece
+            elif piece or not lines:
+                lines.append(piece)
     return lines

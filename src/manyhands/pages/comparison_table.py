@@ -5,27 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..record import first_loss
 from ..record.run import Run
 from ..record.slow_rank import slow_name
 from .comparing import baselines, efficiency, names, speedup
-from .figures import accuracy, largest_phase, memory_text, number, peak_memory, percent, seconds_to, speed, spread
+from .figures import (
+    accuracy,
+    hosts,
+    lost_share,
+    memory_text,
+    named_hosts,
+    number,
+    peak_memory,
+    percent,
+    seconds_to,
+    speed,
+    spread,
+)
 
 Figures = dict[str, Any]  # of one row
 NOTHING = "-"
 
 
 def comparison_rows(runs: Sequence[Run], target: float | None = None) -> list[Figures]:
-    """One row a run as plain values; `COLUMNS` says how each is written. Absent facts are None."""
+    """One row per run as plain values; `COLUMNS` says how each is written. Absent facts are None."""
     rows: list[Figures] = []
     for run, name in zip(runs, names(runs), strict=True):
         singles = baselines(run, runs)
         equal = [single for single in singles if efficiency(run, single) is not None]
-        phase, share = largest_phase(run) or (None, None)
         rows.append(
             {
                 "label": name,
                 "ranks": run.ranks,
                 "threads": run.threads,
+                "hosts": named_hosts(hosts(run)) or None,
                 "samples_per_second": speed(run),
                 "spread": spread(run),
                 "speedup": speedup(run, singles[0]) if singles else None,
@@ -33,8 +46,8 @@ def comparison_rows(runs: Sequence[Run], target: float | None = None) -> list[Fi
                 "test_accuracy": accuracy(run),
                 "seconds_to_target": seconds_to(run, target),
                 "peak_memory_bytes": peak_memory(run),
-                "largest_phase": phase,
-                "largest_share": share,
+                "exact": _exact(run, singles),
+                "lost_share": lost_share(run),
                 "status": run.status,
                 "note": _note(run),
             }
@@ -42,8 +55,17 @@ def comparison_rows(runs: Sequence[Run], target: float | None = None) -> list[Fi
     return rows
 
 
+def _exact(run: Run, singles: Sequence[Run]) -> str | None:
+    """`yes` and `no`; `yes?` is a promise that nobody could check before the start; a first loss that differs breaks it."""
+    if run.exact is None or run.status not in ("done", "stopped"):
+        return None
+    if not run.exact or any(first_loss.differing(run, single) for single in singles[:1]):
+        return "no"
+    return "yes?" if run.exact_checked is False else "yes"
+
+
 def _note(run: Run) -> str | None:
-    """What a row says beside its figures: why there are none, or which rank holds the others up."""
+    """What a row says beside its figures: why there are none, or which rank is slow."""
     parts = []
     if run.status != "done":
         parts.append(f"{run.status}: {run.reason}" if run.reason else str(run.status))
@@ -59,11 +81,24 @@ class Column(NamedTuple):
     heading: str
     text: Callable[[Figures], str]
     numeric: bool = True
+    meaning: str = ""  # where the heading is too short to tell
+
+
+def legend(shown: Sequence[Column], rows: Sequence[Figures]) -> list[str]:
+    """What short headings and marks mean."""
+    meanings = [f"{column.heading}: {column.meaning}" for column in shown if column.meaning]
+    unchecked = any(row["exact"] == "yes?" for row in rows) and any(column.key == "exact" for column in shown)
+    return [*meanings, *(["yes?: promised, but it could not be checked before the start"] if unchecked else [])]
 
 
 def columns(rows: Sequence[Figures], target: float | None = None) -> list[Column]:
-    """The columns worth showing: notes only where a row has one, seconds to a target only when asked for."""
-    wanted = {"note": any(row["note"] for row in rows), "seconds_to_target": target is not None}
+    """The columns worth showing: notes only where a row has one, hosts where a row has several, seconds to a target only
+    when asked for."""
+    wanted = {
+        "note": any(row["note"] for row in rows),
+        "seconds_to_target": target is not None,
+        "hosts": any("," in (row["hosts"] or "") for row in rows),
+    }
     return [column for column in COLUMNS if wanted.get(column.key, True)]
 
 
@@ -81,20 +116,24 @@ def _speed(row: Figures) -> str:
     return f"{middle:,.0f} ±{50 * (high - low) / middle:.0f} %"
 
 
-def _phase(row: Figures) -> str:
-    return f"{row['largest_phase']} {percent(row['largest_share'])}" if row["largest_phase"] else NOTHING
-
-
 COLUMNS = (
     Column("label", "strategy", _known("label"), numeric=False),
     Column("ranks", "ranks", _known("ranks")),
     Column("threads", "threads", _known("threads")),
+    Column("hosts", "hosts", _known("hosts"), numeric=False),
     Column("samples_per_second", "samples/s", _speed),
     Column("speedup", "speed-up", _known("speedup", lambda ratio: f"{ratio:.2f}x")),
     Column("efficiency", "efficiency", _known("efficiency", percent)),
     Column("test_accuracy", "accuracy", _known("test_accuracy", lambda share: percent(share, 2))),
     Column("seconds_to_target", "to target", _known("seconds_to_target", lambda seconds: f"{seconds:.1f} s")),
     Column("peak_memory_bytes", "memory", _known("peak_memory_bytes", memory_text)),
-    Column("largest_phase", "largest phase", _phase, numeric=False),
+    Column("exact", "exact", _known("exact"), False, "ends with the weights that one process would train"),
+    Column(
+        "lost_share",
+        "lost",
+        _known("lost_share", percent),
+        True,
+        "share of each step lost to load, communication and wait",
+    ),
     Column("note", "note", _known("note"), numeric=False),
 )

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from statistics import median
 
+from ..record.neighbours import BUSY
 from ..record.run import PHASES, Run
+
+NAMED_HOSTS = 4
+LOST = ("load", "communication", "wait")  # phases in which a rank neither computes nor updates
 
 
 def number(value: object) -> float | None:
@@ -26,6 +31,13 @@ def speed(run: Run) -> float | None:
     return median(rounds) if rounds else number(run.samples_per_second)
 
 
+def taken_share(run: Run) -> float:
+    """How much of the cores other processes used while it was measured, 0..1; 0 where that was little, or is not known."""
+    taken, cores = number(run.others_cores), number((run.environment or {}).get("cores"))
+    share = taken / cores if taken and cores and cores > 0 else 0.0
+    return min(share, 1.0) if share > BUSY else 0.0
+
+
 def trimmed(values: list[float]) -> list[float]:
     """In order; of eight or more the outermost eighth on each side is left out, so that more measuring does not mean
     more doubt."""
@@ -39,10 +51,10 @@ def spread(run: Run) -> tuple[float, float] | None:
     return (rounds[0], rounds[-1]) if len(rounds) > 1 else None
 
 
-def phase_times(run: Run) -> dict[str, float]:
+def phase_times(run: Run, of_a_round: Mapping[str, float | None] | None = None) -> dict[str, float]:
     """Milliseconds of every known phase, in their order (unknown names count as `other`); empty without any."""
     times = dict.fromkeys(PHASES, 0.0)
-    for name, value in (run.phases_ms or {}).items():
+    for name, value in (of_a_round or run.phases_ms or {}).items():
         times[name if name in times else "other"] += number(value) or 0.0
     return times if sum(times.values()) > 0 else {}
 
@@ -52,6 +64,12 @@ def largest_phase(run: Run) -> tuple[str, float] | None:
     times = phase_times(run)
     name = max(times, key=lambda phase: times[phase], default=None)
     return (name, times[name] / sum(times.values())) if name else None
+
+
+def lost_share(run: Run) -> float | None:
+    """The share of a step (0..1) that is lost to loading, communication and waiting."""
+    times = phase_times(run)
+    return sum(times[phase] for phase in LOST) / sum(times.values()) if times else None
 
 
 def accuracy(run: Run) -> float | None:
@@ -75,6 +93,17 @@ def seconds_to(run: Run, target: float | None) -> float | None:
         if reached is not None and reached >= target:
             return elapsed
     return None
+
+
+def hosts(run: Run) -> list[str]:
+    """Where its ranks were, by name."""
+    return list(dict.fromkeys(str(rank["host"]) for rank in run.per_rank or [] if rank.get("host")))
+
+
+def named_hosts(found: Sequence[str]) -> str:
+    """By name as far as anybody reads them."""
+    more = f" and {len(found) - NAMED_HOSTS} more" if len(found) > NAMED_HOSTS else ""
+    return f"{', '.join(found[:NAMED_HOSTS])}{more}"
 
 
 def kind(run: Run) -> str:

@@ -9,15 +9,16 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-import plotly.graph_objects as go
-
 from ..record.run import Run
-from .chart import NAMED, Drawing, Series, chart, figure, heatmap, pattern, rows_figure, short
+from .chart import Drawing, Series, chart
+from .figure import NAMED, Figure, figure, legend, log_axis, short
 from .figures import accuracy, number, percent
+from .row_figure import PATTERN, even_rows, heatmap, rows_figure
 
 POINTS = 60  # a curve has at most so many points; each is the mean of a window of steps
 CLASSES = 20  # so many classes fit a chart; of more, the hardest are shown
 BINS = 40  # bars of a histogram at most
+FILLS = ("", "/", "x", ".", "-", "|")  # of the bars of one run
 TICKS = 12  # named whole numbers under them at most
 Points = Sequence[tuple[float, float]]
 
@@ -59,23 +60,25 @@ def _window(run: Run) -> int:
 def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Drawing:
     values = [loss for _, points in found for _, loss in points]
     steep = min(values) > 0 and max(values) > 20 * min(values)
-    y = {"title": "loss per sample", "type": "log" if steep else "linear", "dtick": "D2" if steep else None}
-    fig = figure(220, {"title": unit, "rangemode": "tozero"}, y)
+    y = {"title": "loss per sample", **(log_axis(values) if steep else {})}
+    names = legend(item.tick for item, _ in found)
+    fig = figure(220, {"title": unit, "rangemode": "tozero"}, y, legend=names)
     for item, points in found:
         _add_curve(fig, item, points, "loss %{y:.4g} at %{x:.4~g}", mode="lines" if len(points) > 1 else "markers")
     window = max(_window(item.run) for item, _ in found)
     caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
     caption += " The scale of the loss is logarithmic." if steep else ""
     rows = [
-        [item.name, f"{points[0][1]:.4g}", f"{points[-1][1]:.4g}", f"{points[-1][0]:,.4g}"] for item, points in found
+        (item.index, [item.name, f"{points[0][1]:.4g}", f"{points[-1][1]:.4g}", f"{points[-1][0]:,.4g}"])
+        for item, points in found
     ]
     return Drawing(fig, caption, ("strategy", "first loss", "last loss", unit_name), rows)
 
 
-def _add_curve(fig: go.Figure, item: Series, points: Points, hover: str, **more: Any) -> None:
+def _add_curve(fig: Figure, item: Series, points: Points, hover: str, **more: Any) -> None:
     x, y = ([short(value) for value in values] for values in zip(*points, strict=True))
     line = {"color": item.colour, "dash": item.dash, "width": 2}
-    fig.add_scatter(x=x, y=y, line=line, name=item.tick, hovertemplate=hover + NAMED, **more)
+    fig.add("scatter", item.index, x=x, y=y, line=line, name=item.tick, hovertemplate=hover + NAMED, **more)
 
 
 NO_LOSS = "No run recorded the loss of its steps."
@@ -100,32 +103,36 @@ def _accuracies(run: Run) -> Points:
 
 @chart("accuracy", "Test accuracy after each epoch", _accuracies, "No test accuracy was recorded.")
 def accuracy_chart(found: list[tuple[Series, Points]]) -> Drawing:
-    """Test accuracy after each epoch; with one epoch only, a dot a run."""
+    """Test accuracy after each epoch; with one epoch only, a dot per run."""
     longest = max(len(points) for _, points in found)
     unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
     if longest == 1:
         fig, title = _ends(found, unit), "Test accuracy at the end"
     else:
-        fig, title = figure(220, {"title": "epochs", "dtick": 1 if longest <= 20 else None}, unit), None
+        x, names = {"title": "epochs", "dtick": 1 if longest <= 20 else None}, legend(item.tick for item, _ in found)
+        fig, title = figure(220, x, unit, legend=names), None
         for item, points in found:
             marker = {"symbol": item.symbol, "size": 8, "color": item.colour}
             _add_curve(fig, item, points, "%{y:.2f} % after epoch %{x}", mode="lines+markers", marker=marker)
-    rows = [[item.name, *(f"{value:.2f} %" for _, value in (points[0], points[-1]))] for item, points in found]
+    rows = [
+        (item.index, [item.name, *(f"{value:.2f} %" for _, value in (points[0], points[-1]))]) for item, points in found
+    ]
     return Drawing(fig, "The scale does not begin at zero.", ("strategy", "first", "last"), rows, title)
 
 
-def _ends(found: list[tuple[Series, Points]], unit: dict[str, str]) -> go.Figure:
+def _ends(found: list[tuple[Series, Points]], unit: dict[str, str]) -> Figure:
     ends = [points[0][1] for _, points in found]
     margin = max(0.08 * (max(ends) - min(ends)), 0.1)
     x = {**unit, "range": [min(ends) - margin, max(ends) + 3 * margin]}  # room for the figures beside the marks
-    fig = rows_figure(36 * len(found), x, [item.tick for item, _ in found], showlegend=False)
+    fig = rows_figure(even_rows([item for item, _ in found]), 36, x, showlegend=False)
     for row, (end, (item, _)) in enumerate(zip(ends, found, strict=True)):
-        fig.add_scatter(
+        fig.add(
+            "scatter",
             x=[short(end)],
             y=[row],
             mode="markers+text",
             marker={"color": item.colour, "symbol": item.symbol, "size": 11},
-            text=f"{end:.2f} %",
+            text=[f"{end:.2f} %"],
             textposition="middle right",
             cliponaxis=False,
             name=item.safe,
@@ -151,9 +158,9 @@ def classes_chart(found: list[tuple[Series, dict[str, float]]]) -> Drawing:
         caption += f" Of {len(every)} classes, the {CLASSES} hardest are shown."
     lines = [[shares.get(name) for name in classes] for _, shares in found]
     cells = [[None if share is None else 100 * share for share in line] for line in lines]
-    fig = heatmap([item.tick for item, _ in found], list(map(escape, classes)), cells, "class", "accuracy (%)")
+    fig = heatmap([item for item, _ in found], list(map(escape, classes)), cells, "class", "accuracy (%)")
     rows = [
-        [item.name, *("-" if share is None else percent(share, 1) for share in line)]
+        (item.index, [item.name, *("-" if share is None else percent(share, 1) for share in line)])
         for (item, _), line in zip(found, lines, strict=True)
     ]
     return Drawing(fig, caption, ("strategy", *classes), rows)
@@ -172,18 +179,21 @@ def staleness_chart(found: list[tuple[Series, list[float]]]) -> Drawing:
     width = max(1, math.ceil(values / BINS))
     x = {"title": "staleness (updates by other ranks)", "dtick": max(width, math.ceil(values / TICKS))}
     y = {"title": "share of gradients (%)", "ticksuffix": " %", "rangemode": "tozero"}
-    fig = figure(220, x, y, barmode="group", showlegend=True)
+    names = legend(item.tick for item, _ in found)
+    fig = figure(220, x, y, barmode="group", showlegend=True, legend=names)
     for index, (item, counts) in enumerate(found):
         binned = [sum(counts[start : start + width]) for start in range(0, len(counts), width)]
-        fig.add_bar(
+        fig.add(
+            "bar",
+            item.index,
             x=[start * width for start in range(len(binned))],
             y=[short(100 * value / sum(counts)) for value in binned],
-            marker={"color": item.colour, "pattern": pattern(("", "/", "x", ".", "-", "|")[index % 6])},
+            marker={"color": item.colour, "pattern": {**PATTERN, "shape": FILLS[index % len(FILLS)]}},
             name=item.tick,
             hovertemplate="staleness %{x}: %{y:.1f} % of the gradients" + NAMED,
         )
-    rows = [[item.name, *_staleness_text(item.run.staleness or {})] for item, _ in found]
-    means = "; ".join(f"{name} {mean} on average, {most} at most" for name, mean, most in rows)
+    rows = [(item.index, [item.name, *_staleness_text(item.run.staleness or {})]) for item, _ in found]
+    means = "; ".join(f"{name} {mean} on average, {most} at most" for _, (name, mean, most) in rows)
     caption = f"How many updates of others came between reading the weights and writing the gradient: {means}."
     caption += f" Each bar stands for {width} values." if width > 1 else ""
     return Drawing(fig, caption, ("strategy", "mean", "most"), rows)

@@ -8,7 +8,8 @@ from typing import Any
 from ..record.evaluation import in_words
 from ..record.run import SCHEMA, Run
 from ..record.slow_rank import slow_name
-from .figures import kind, memory_text, number
+from .figures import hosts, kind, memory_text, named_hosts, number
+from .scaling import family
 
 Named = Sequence[tuple[str, Run]]
 Facts = list[tuple[str, str]]
@@ -17,7 +18,7 @@ Facts = list[tuple[str, str]]
 def title_of(runs: Sequence[Run]) -> str:
     tasks = list(dict.fromkeys(str(run.task or "a task") for run in runs))
     what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
-    labels = {run.label for run in runs}
+    labels = {family(run) for run in runs}
     return f"{what} under {labels.pop() if len(labels) == 1 else f'{len(labels)} strategies'}"
 
 
@@ -51,7 +52,8 @@ def run_facts(run: Run) -> Facts:
         ("reason", run.reason),
         ("exact", _exact(run)),
         ("ranks", run.ranks),
-        ("threads of a rank", run.threads),
+        ("threads per rank", run.threads),
+        ("hosts", named_hosts(hosts(run))),
         ("devices", ", ".join(str(device) for device in run.devices or []) or run.device),
         ("precision", run.precision),
         ("seed", run.seed),
@@ -66,6 +68,8 @@ def run_facts(run: Run) -> Facts:
         ("evaluation", _unit(run.evaluation_seconds, "s")),
         ("checkpoints", _unit(run.checkpoint_seconds, "s")),
         ("step", _step(run)),
+        ("in the whole fit", _whole_fit(run)),
+        ("cores used by other processes", _others(run)),
         ("communication per step", _bytes(run.communication_bytes)),
         ("hidden communication per step", _unit(run.overlapped_communication_ms, "ms")),
         ("GPU memory", _gpu_memory(run)),
@@ -118,6 +122,18 @@ def _step(run: Run) -> str | None:
     if middle is None:
         return None
     return f"{middle:.2f} ms" + ("" if low is None or high is None else f" ({low:.2f} to {high:.2f} in 8 of 10 steps)")
+
+
+def _whole_fit(run: Run) -> str | None:
+    """Beside the figures of a comparison's rounds, those of the fit that accuracy and memory are from."""
+    whole = run.whole_fit or {}
+    speed, step = number(whole.get("samples_per_second")), number((whole.get("step_ms") or {}).get("median"))
+    return None if speed is None or step is None else f"{speed:,.0f} samples/s, median step {step:.2f} ms"
+
+
+def _others(run: Run) -> str | None:
+    taken = number(run.others_cores)
+    return None if taken is None else f"{taken:.1f} of {(run.environment or {}).get('cores')}"
 
 
 def _gpu_memory(run: Run) -> str:

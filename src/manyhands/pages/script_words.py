@@ -48,8 +48,13 @@ def _gain(base: Run, run: Run) -> str:
     if ratio is None:
         return f"{who} takes {_step(run):.1f} ms per step, on {_ranks(base)} {_step(base):.1f} ms"
     against = f"({speed(run):,.0f} against {speed(base):,.0f})"
-    if relation(run, base) == "same":
+    standing = relation(run, base)
+    if standing == "same":
         return f"{who} trains as many samples/s as on {_ranks(base)} {against}"
+    if standing == "unclear":
+        return (
+            f"{who} trains {ratio:.2f}x the samples/s of {_ranks(base)} {against}, which may be chance in one run each"
+        )
     word = "only " if ratio < 1 else ""
     return f"{who} trains {word}{ratio:.2f}x the samples/s of {_ranks(base)} {against}"
 

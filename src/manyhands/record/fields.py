@@ -8,9 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 TEST = {"samples": int, "loss": float | None, "accuracy": float | None, "per_class": dict[str, float | None]}
+STEP_MS = ({"median": float, "p10": float, "p90": float}, None)
 FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, form) a choice
     "environment": dict[str, str | float | None],
-    "step_ms": ({"median": float, "p10": float, "p90": float}, None),
+    "step_ms": STEP_MS,
+    "whole_fit": (
+        {"samples_per_second": float | None, "step_ms": STEP_MS, "phases_ms": dict[str, float | None] | None},
+        None,
+    ),
     "test": (TEST, None),
     "ema": ({"decay": float, "test": (TEST, None), "weights_sha256": str}, None),
     "staleness": ({"mean": float, "max": int, "histogram": list[int]}, None),

@@ -19,6 +19,8 @@ def differing(run: Run, single: Run) -> tuple[float, float] | None:
     comparable = run.device == single.device == "cpu" and run.precision == single.precision == "fp32"
     if not comparable or run.resumed_from or single.resumed_from or run.seed != single.seed:
         return None
+    if run.batch_size != single.batch_size:  # a comparison may let batches grow with the ranks
+        return None
     mine, theirs = run.losses[0], single.losses[0]
     if mine is None or theirs is None or abs(mine - theirs) <= TOLERANCE * max(abs(mine), abs(theirs)):
         return None

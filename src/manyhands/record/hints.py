@@ -1,7 +1,7 @@
 """Hints: what a record alone shows of where the time goes, each with a command to try.
 
     of a step        a phase that takes a larger share than it should: load, transfer, augment, communication, wait, update
-    of its ranks     one that holds the others up, more threads or ranks than cores, steps too short to be worth starting
+    of its ranks     one that is behind the others, more threads or ranks than cores, steps too short to be worth starting
     of the run       evaluation, checkpoints, start-up, a pause at every epoch: what is not in the median step
 
 A share says what could be gained at most, not what a change will bring: `manyhands diagnose` measures that. So hints are
@@ -20,6 +20,7 @@ from .slow_rank import slow_name
 
 FEWEST_STEPS = 10  # of a run that is long enough to be looked at
 LOADING, TRANSFER, AUGMENTATION, COMMUNICATION, WAITING, UPDATE = 0.25, 0.25, 0.4, 0.6, 0.4, 0.6  # shares of the step
+PERIOD = 8  # updates between averages to try
 WORKERS = 4  # loader workers to try: a loader that sleeps gains from more than there are cores
 TINY_MS, SMALL_BATCH = 2.0, 8  # a step shorter than this, on so few samples per rank, is mostly calls
 CHECKPOINTS = 0.15  # of the wall time
@@ -69,20 +70,22 @@ def _step(run: Run) -> Iterator[Hint]:
         advice, command = _loader(run)
         yield hint("loading", "load", f"Loading the data{_with_workers(run)}", advice, command)
     if over("transfer", TRANSFER) and run.data != "memory":
-        advice = "give the data as tensors, which are kept on the GPU"
+        advice = "pass the data as tensors, which stay on the GPU"
         yield hint("transfer", "transfer", "Moving batches to the GPU", advice, _diagnose(run))
     if over("augment", AUGMENTATION):
         command = _diagnose(run)
         yield hint("augmentation", "augment", "Augmentation", f"{command} measures what it costs", command)
     if over("communication", COMMUNICATION):
         advice, command = _seldom(run, "communicates")
-        yield hint("communication", "communication", "Communication", advice, command)
+        yield hint("communication", "communication", "Communication", "; ".join([advice, *_inexact(run)]), command)
     if over("update", UPDATE) and not run.servers:  # with servers it is their answer that ranks wait for
         advice, command = _seldom(run, "updates")
         yield hint("update", "update", "The optimizer's update", advice, command)
     if over("wait", WAITING) and run.staleness:  # ranks that keep step wait for many reasons, a busy machine among them
         command = _diagnose(run)
-        yield hint("lock", "wait", "Waiting for the lock", f"{command} measures what ranks would gain without", command)
+        yield hint(
+            "lock", "wait", "Waiting for the lock", f"{command} measures what ranks would gain without it", command
+        )
 
 
 def _with_workers(run: Run) -> str:
@@ -107,15 +110,24 @@ def _loader(run: Run) -> tuple[str, str]:
 
 def _cheaper(run: Run) -> tuple[str, str]:
     command = _diagnose(run)
-    return f"reading a sample must become cheaper; {command} measures what that would gain", command
+    return f"make reading a sample cheaper; {command} measures what that would gain", command
 
 
 def _seldom(run: Run, verb: str) -> tuple[str, str]:
     """Fewer updates, each of more samples."""
     steps = 4 * (run.accumulate or 1)
     if run.strategy == "script":
-        return "a larger batch, or gradients accumulated over several, spread it over more samples", "a larger batch"
-    return f"--accumulate {steps} {verb} once in {steps} steps", _again(run, "--accumulate", str(steps))
+        return "a larger batch, or gradients accumulated over several, spreads it over more samples", "a larger batch"
+    return f"--accumulate {steps} {verb} only every {steps} steps", _again(run, "--accumulate", str(steps))
+
+
+def _inexact(run: Run) -> Iterator[str]:
+    """What talks less and does not end with the weights of `single`."""
+    if run.strategy in ("ddp", "fsdp", "parameter_server"):
+        yield f"local_sgd:period={PERIOD} (not exact) averages weights every {PERIOD} updates"
+    hosts = {row.get("host") for row in run.per_rank or []}
+    if len(hosts) > 1 and run.strategy == "ddp" and "compress" not in run.options:
+        yield "ddp:compress=bf16 (not exact) sends half the bytes"
 
 
 def _straggler(run: Run) -> Iterator[Hint]:
@@ -126,9 +138,9 @@ def _straggler(run: Run) -> Iterator[Hint]:
     total, command = sum(value or 0.0 for value in (run.phases_ms or {}).values()), _diagnose(run)
     who, phase = slow_name(run.slow_rank), run.slow_rank.get("phase")
     told = f"{who[:1].upper()}{who[1:]} is slow in {phase}, {behind:.1f} ms per step behind the others"
-    sentence = f"{told}: {command} tells whether it is its data or its process."
+    sentence = f"{told}: {command} finds out whether its data or its process is slow."
     if run.strategy == "script":
-        sentence, command = f"{told}: look for what only it does, or for its share of the data.", run.command or ""
+        sentence, command = f"{told}: look at what only it does, and at its share of the data.", run.command or ""
     yield Hint("straggler", behind, behind / total if total else None, sentence, command)
 
 
@@ -163,8 +175,8 @@ def _tiny(run: Run) -> Iterator[Hint]:
         return
     larger = max(4 * batch, 4 * SMALL_BATCH)
     sentence = (
-        f"Steps of {middle:.2f} ms on {_amount(batch, 'sample')} are mostly calls, not arithmetic: try --batch-size "
-        f"{larger}, with the rate that goes with it."
+        f"Steps of {middle:.2f} ms on {_amount(batch, 'sample')} are spent on calls rather than arithmetic: try "
+        f"--batch-size {larger}, with a learning rate to match."
     )
     yield Hint("launch", middle, 1.0, sentence, _again(run, "--batch-size", str(larger)))
 
@@ -193,8 +205,8 @@ def _around(run: Run) -> Iterator[Hint]:
         yield hint("checkpoint", checkpoints, sentence, _again(run, "--checkpoint-every", "60s"))
     if start > max(seconds + evaluation, LONG_SECONDS):
         sentence = (
-            f"Starting takes {start:.1f} s and training {seconds:.1f} s: what makes the data or the model may be slow; "
-            f"{_diagnose(run)} tells."
+            f"Start-up takes {start:.1f} s and training {seconds:.1f} s: creating the data or the model may be slow; "
+            f"{_diagnose(run)} finds out."
         )
         yield hint("start", start, sentence, _diagnose(run))
     yield from _pause(run)
@@ -205,7 +217,7 @@ def _pause(run: Run) -> Iterator[Hint]:
 
     On a busy machine some steps are slow too, but not as much in every epoch alike.
     """
-    epochs, middle = run.epochs or [], (run.step_ms or {}).get("median")
+    epochs, middle = run.epochs or [], _steps_of_fit(run).get("median")
     if middle is None or len(epochs) < 3 or run.steps < FEWEST_STEPS * len(epochs):
         return
     lost = [(entry.get("seconds") or 0.0) - middle * run.steps / len(epochs) / 1000 for entry in epochs]
@@ -215,7 +227,7 @@ def _pause(run: Run) -> Iterator[Hint]:
         return
     each, cost = 1000 * pause / len(epochs), 1000 * pause / run.steps
     sentence = (
-        f"Every epoch takes {each:.0f} ms to begin, as much as {each / middle:.0f} steps: epochs of more steps begin less "
+        f"Every epoch takes {each:.0f} ms to start, as long as {each / middle:.0f} steps: epochs of more steps start less "
         f"often; {command} measures it."
     )
     yield Hint("loading", cost, cost / (cost + middle), sentence, command)
@@ -223,8 +235,13 @@ def _pause(run: Run) -> Iterator[Hint]:
 
 def _few_very_slow(run: Run, middle: float) -> bool:
     """Whether the mean step is far above the median and above nine of ten steps as well."""
-    mean, slow = 1000 * (run.seconds or 0.0) / run.steps, (run.step_ms or {}).get("p90", 0.0)
+    mean, slow = 1000 * (run.seconds or 0.0) / run.steps, _steps_of_fit(run).get("p90", 0.0)
     return mean > max(MEAN_STEP * middle, slow)
+
+
+def _steps_of_fit(run: Run) -> dict[str, float]:
+    """Those that its epochs consist of; a row of a comparison has the step of its rounds beside them."""
+    return (run.whole_fit or {}).get("step_ms") or run.step_ms or {}
 
 
 # ---------------------------------------------------------------- commands

@@ -1,14 +1,15 @@
-"""The live side of a fit: what the machine does meanwhile, and a small file that `manyhands watch` reads.
+"""The live side of a fit: what the machine does meanwhile, and a small file that `manyhands watch` and `serve` read.
 
 The file is written by the caller, whole or not at all, at most twice a second; whoever reads it cannot disturb the run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import platform
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from .whole_file import whole
 
 LIVE_FILE = "live.json"
 WRITE_SECONDS = 0.5
-CURVE = 400  # points of the loss curve that are kept
+CURVE = 400  # points of the loss curve at most
+LONG = ("losses", "epochs", "per_rank")  # of the record: what grows with the fit
 
 
 class Live:
@@ -28,7 +30,8 @@ class Live:
         self.run = run
         self.usage = Usage()
         self._path = Path(run_dir) / LIVE_FILE if run_dir is not None else None
-        self._curve: deque[tuple[int, float]] = deque(maxlen=CURVE)
+        self._curve: list[tuple[int, float]] = []
+        self._every, self._heard = 1, 0  # of the losses heard, every so many'th is kept
         self._progress: dict[str, Any] = {}
         self._written = 0.0
 
@@ -37,11 +40,19 @@ class Live:
             self.usage.sample()
             self._progress = content
             if content.get("loss") is not None:
-                self._curve.append((content["step"], content["loss"]))
+                self._keep(content["step"], content["loss"])
             if time.monotonic() - self._written > WRITE_SECONDS:
                 self._write()
         elif kind == "epoch":
             self.usage.pause()
+
+    def _keep(self, step: int, loss: float) -> None:
+        """A point of the curve. When there are many, every other one goes: the curve always spans the whole run."""
+        if self._heard % self._every == 0:
+            self._curve.append((step, loss))
+        self._heard += 1
+        if len(self._curve) > CURVE:
+            self._curve, self._every = self._curve[::2], 2 * self._every
 
     def _write(self) -> None:
         self._written = time.monotonic()
@@ -51,6 +62,7 @@ class Live:
         phases = self._progress.get("phases") or []
         state = {
             "pid": os.getpid(),
+            "host": platform.node(),
             "time": time.time(),
             "task": self.run.task,
             "strategy": self.run.label,
@@ -61,8 +73,10 @@ class Live:
                 for key in ("step", "steps", "epoch", "epochs", "loss", "samples_per_second", "beats")
             },
             "phases_ms": dict(zip(PHASES, (value / steps / 1e6 for value in phases), strict=False)),
-            "curve": list(self._curve),
+            "curve": self._curve,
             "tested": [[entry["epoch"], entry.get("test_accuracy")] for entry in self.run.epochs],
+            **self.usage.now(),
+            "run": self._record(),
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +84,12 @@ class Live:
                 scratch.write_text(json.dumps(finite(state)))
         except OSError:
             self._path = None  # the run goes on without being watched
+
+    def _record(self) -> dict[str, Any]:
+        """What the record says so far, apart from what grows."""
+        known = {item.name: getattr(self.run, item.name) for item in dataclasses.fields(self.run)}
+        known["usage"] = self.usage.result()
+        return {name: value for name, value in known.items() if name not in LONG and value not in (None, [], {})}
 
     def close(self) -> None:
         self.run.usage = self.usage.result()

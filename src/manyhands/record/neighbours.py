@@ -8,6 +8,8 @@ import time
 
 from .cores import usable_cores
 
+BUSY = 0.15  # of the cores, used by others: more, and measurements mean little
+
 
 class Neighbours:
     """Call `begin`, do something, and ask. Ticks of the kernel are 10 ms: look over a few tenths of a second at least."""
@@ -33,6 +35,11 @@ class Neighbours:
             return None
         cores = usable_cores()
         return min(1.0, max(0.0, others - (cores.affinity - cores.count)) / cores.count)
+
+    def cores_taken(self) -> float | None:
+        """How many of the cores we may use others take."""
+        share = self.share_taken()
+        return None if share is None else share * usable_cores().count
 
 
 def _now() -> tuple[float, float, float] | None:

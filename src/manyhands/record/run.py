@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 from ..errors import BadInput
 from .cores import available_cores
 from .fields import FORMS, TIMELINE
+from .presentation import Presented
 from .untrusted import fits, plain, read_json, walk
 from .whole_file import whole
 
@@ -30,8 +31,8 @@ RECORD_FILE, TIMELINE_FILE, WEIGHTS_FILE = "run.json", "timeline.json", "weights
 EMA_WEIGHTS_FILE = "weights_ema.safetensors"
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Presented):
     """The record of one fit. Fields that are not known are None, never invented.
 
     `weights` (name -> CPU tensor), `ema_weights` (their average, where the task has one) and `timeline` (a few steps of every rank) are attributes of a run
@@ -47,6 +48,7 @@ class Run:
     ranks: int = 1
     exact: bool | None = None
     exact_reason: str | None = None
+    exact_checked: bool | None = None  # whether the promise was tried on a few samples; notes say why it was not
     device: str | None = None
     devices: list[str] = field(default_factory=list)
     threads: int | None = None
@@ -55,6 +57,7 @@ class Run:
     data: str | None = None  # where samples come from: "memory", a "dataset" read one by one, or a "stream"
     loader_workers: int | str | None = None  # processes per rank that read ahead; "auto": the fit chose
     precision: str | None = "fp32"
+    transport: str | None = None  # what carried tensors between ranks: "shm", "hosts", "gloo" or "nccl"
     seed: int | None = 0
     environment: dict[str, Any] = field(default_factory=dict)
     command: str | None = None  # what repeats this run
@@ -81,15 +84,22 @@ class Run:
     communication_bytes: float | None = None
     per_rank: list[dict[str, Any]] = field(default_factory=list)
     servers: list[dict[str, Any]] = field(default_factory=list)  # parameter_server: server, host, phases_ms, memory
-    slow_rank: dict[str, Any] | None = None  # who holds the others up: rank (or server), phase, behind_ms
+    slow_rank: dict[str, Any] | None = None  # who is behind the others: rank (or server), phase, behind_ms
     usage: dict[str, Any] | None = None  # use of every core and GPU while training, in percent
     test: dict[str, Any] | None = None
     ema: dict[str, Any] | None = None  # of the averaged weights: decay, test, weights_sha256
     staleness: dict[str, Any] | None = None
     weights_sha256: str | None = None
     weight: str | None = None  # what the loss is a mean over: "given" by the task, or as found; null: samples
-    rounds: list[float] | None = None
+    rounds: list[float] | None = (
+        None  # samples per second of each round; the figures of time are those of the median one
+    )
+    round_phases_ms: list[dict[str, float | None]] | None = None  # of each round, as phases_ms
+    whole_fit: dict[str, Any] | None = None  # where there are rounds: samples_per_second, step_ms, phases_ms of the fit
+    others_cores: float | None = None  # cores that other processes used while a comparison was measured
     comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
+    asked: str | None = None  # there: the strategy as it was asked for; its rows with other ranks belong together
+    batch_per_rank: int | None = None  # there, where batches grow with the ranks: what each rank adds to the batch
     resumed_from: dict[str, Any] | None = None
     restarts: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
@@ -109,6 +119,19 @@ class Run:
         if not self.options:
             return self.strategy
         return self.strategy + ":" + ",".join(f"{key}={option_text(value)}" for key, value in self.options.items())
+
+    def __repr__(self) -> str:
+        """One line: what ran, how fast, how good, how it ended."""
+        parts = [self.task, self.label, f"{self.ranks} rank{'s' * (self.ranks != 1)}"]
+        if self.samples_per_second:
+            parts.append(f"{self.samples_per_second:,.0f} samples/s")
+        if isinstance(accuracy := (self.test or {}).get("accuracy"), float):
+            parts.append(f"accuracy {100 * accuracy:.2f} %")
+        why = (self.reason or "").strip().splitlines()[:1]
+        return plain(f"<Run {' · '.join([*parts, ': '.join([self.status, *why])])}>")
+
+    def _presented(self) -> list[Run]:
+        return [self]
 
     def record(self) -> dict[str, Any]:
         """The record as plain JSON-able data; figures that are not finite become null."""

@@ -1,4 +1,4 @@
-"""The slow rank, or server: who holds the others up, and in which phase it falls behind.
+"""The slow rank, or server: who is behind the others, and in which phase.
 
 Ranks that meet in every step show equal step times, however slow one of them is. Two signs give it away:
 
@@ -11,12 +11,14 @@ a lock taken freely, a server without rounds) do not stand still for each other:
 A server is slow when its updates take longer than those of the others; one alone, when ranks stand still for much of
 the step while it updates.
 
-On a machine that others use any rank may be behind for a while, so two things are asked before one is named:
+On a machine that others use any rank may be behind for a while, so three things are asked before one is named:
 
     its own    the time in which it could have worked but something else had its core, beyond that of its peers, is
                taken off
     lasting    at least three quarters of the fit must show the same rank behind in the same phase, by more than it
-               varies by chance; in a comparison three quarters of the fits of a strategy, rounds included
+               varies by chance; where a job is fitted again and again, three quarters of the fits
+    again      a row of a comparison names it only if all of its fits (from eight on, all but one in eight) show it, by
+               like amounts: in so many rows and comparisons, what happens by chance once in a while happens every day
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ WORK_SHARE = 0.15  # of the step that a rank works longer than the next; below, 
 STAGE_SHARE = 0.4  # the same, for stages
 ALONE_SHARE = 0.25  # of the step that ranks stand still while the only server updates
 PARTS, AGREEING = 4, 3
+ROWS_PARTS, ROWS_AGREEING = 8, 7  # of the fits of a row in a comparison
+ALIKE = 0.4  # of the median lag that every fit of a row must show
 FINE_PARTS, SURE = 16, 3.0  # how many times its standard error, over this many parts, a rank must be behind on average
 FEWEST = 8  # marks without which a fit is too short to be looked at in parts
 SOME = 0.05  # shares: a rank that made less in a part of the fit was not at work in it
@@ -68,14 +72,30 @@ def slow_rank(figures: Sequence[dict[str, Any]], ranks: int) -> Finding:
 
 def agreed(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     """What several fits of one job say together: somebody is slow when three quarters of them say it, of one phase."""
+    case = _most_named(verdicts)
+    return _together(case) if case and PARTS * len(case) >= AGREEING * len(verdicts) else None
+
+
+def told_from_noise(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What the fits of a row in a comparison say together: somebody is slow when all of them show it alike."""
+    case = _most_named(verdicts)
+    if not case or ROWS_PARTS * len(case) < ROWS_AGREEING * len(verdicts):
+        return None
+    together = _together(case)
+    return together if min(one["behind_ms"] for one in case) >= ALIKE * together["behind_ms"] else None
+
+
+def _most_named(verdicts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """The verdicts that name the same process and phase, of those that most of them name."""
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for verdict in verdicts:
         if verdict is not None:
             cases.setdefault((verdict["rank"], verdict.get("server"), verdict["phase"]), []).append(verdict)
-    for case in cases.values():
-        if PARTS * len(case) >= AGREEING * len(verdicts):
-            return {**case[0], "behind_ms": median(verdict["behind_ms"] for verdict in case)}
-    return None
+    return max(cases.values(), key=len, default=[])
+
+
+def _together(case: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {**case[0], "behind_ms": median(verdict["behind_ms"] for verdict in case)}
 
 
 def slow_name(found: Mapping[str, Any]) -> str:

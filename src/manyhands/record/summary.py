@@ -22,7 +22,6 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
     phases = np.array([item["phases"] for item in training], dtype=np.float64)  # nanoseconds
     seconds = float(phases.sum(axis=1).mean() / 1e9)
     per_step = 1e6 * max(steps, 1)
-    sums, _, units = sum_losses(figures, 0, steps)
     slow, durations = slow_rank(figures, ranks), _durations_ms(training)
     return {
         "steps": steps,
@@ -31,7 +30,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "samples_per_second": samples / seconds if seconds > 0 else None,
         "step_ms": _step_ms(durations),
         "durations_ms": durations.tolist(),
-        "losses": [float(total / count) if count else None for total, count in zip(sums, units, strict=True)],
+        "losses": mean_losses(figures, 0, steps),
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
@@ -92,6 +91,12 @@ def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tup
                     sums[step - first] += mean * units
                     counted[step - first] += units
     return sums, counts, counted
+
+
+def mean_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> list[float | None]:
+    """The loss of each step from `first` up to `steps`, over all ranks."""
+    sums, _, units = sum_losses(figures, first, steps)
+    return [float(total / count) if count else None for total, count in zip(sums, units, strict=True)]
 
 
 def _durations_ms(training: Sequence[dict[str, Any]]) -> np.ndarray:

@@ -35,13 +35,23 @@ from .pieces.replicas import DataParallelModel, normalised
 
 @dataclass(frozen=True)
 class BalancedDataParallel(Strategy):
-    """Replicas in threads of one process; outputs stay where they are, losses and gradients are reduced."""
+    """Replicas in threads of one process; outputs stay where they are, losses and gradients are reduced.
 
-    ranks: int = 0  # 0: as many as there are shares, or the default
+    Args:
+        ranks: how many replicas, one thread each; 0 means as many as there are shares, else one per GPU or core, at
+            least 2
+        shares: how much of each batch every replica takes: `1+1+2` gives half of it to the third; by default all take
+            the same
+
+    Example:
+        manyhands train glyphs balanced_data_parallel:shares=1+2 --ranks 2
+    """
+
+    ranks: int = 0
     shares: tuple[float, ...] | None = None
 
     name = "balanced_data_parallel"
-    summary = "one process, a thread a replica; each takes the loss of its own outputs"
+    summary = "one process, one thread per replica; each takes the loss of its own outputs"
     traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
 
     def __post_init__(self) -> None:

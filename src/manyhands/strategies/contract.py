@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..data.batches import Batch
 from ..data.order import Shard
 from ..data.stream import StreamSource
-from ..errors import Refused
+from ..errors import BadInput, Refused
 from ..record.run import option_text
 from .job import Job
 from .pieces.average import KEY as AVERAGE
@@ -169,6 +169,22 @@ class Strategy(ABC):
 def processes(strategy: Strategy) -> int:
     """How many processes to start."""
     return strategy.traits.processes or strategy.ranks
+
+
+def with_ranks(strategy: Strategy, ranks: int) -> Strategy:
+    """The same strategy on another number of ranks; servers stay as many as they were.
+
+    Refuses where the number is tied to another option (hybrid's replicas x stages, one share per replica), or is none.
+    """
+    if ranks == strategy.ranks:
+        return strategy
+    try:
+        if ranks < 1:
+            raise BadInput("it needs at least 1")
+        changed: Strategy = dataclasses.replace(strategy, ranks=ranks)  # type: ignore[type-var]
+    except BadInput as reason:
+        raise refuse(strategy, f"cannot continue with {ranks} ranks instead of {strategy.ranks}: {reason}") from None
+    return changed
 
 
 def divides(strategy: Strategy) -> bool:

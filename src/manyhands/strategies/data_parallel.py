@@ -32,18 +32,26 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.batch_rules import ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
+from .pieces.replica_threads import saved_bytes
 from .pieces.replica_worker import ReplicaWorker, check_replicas, losses_where_outputs_are, replica_devices
 from .pieces.replicas import DataParallelModel, Outputs
 
 
 @dataclass(frozen=True)
 class DataParallel(Strategy):
-    """Replicas in threads of one process, outputs gathered on the first device."""
+    """Replicas in threads of one process, outputs gathered on the first device.
+
+    Args:
+        ranks: how many replicas, one thread each; by default one per GPU, else one per core, at least 2
+
+    Example:
+        manyhands train glyphs data_parallel --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
 
     name = "data_parallel"
-    summary = "one process, a thread a replica; outputs gathered on the first device"
+    summary = "one process, one thread per replica; outputs gathered on the first device"
     traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
 
     def check(self, job: Job) -> None:
@@ -68,8 +76,14 @@ class DataParallel(Strategy):
 
         def loss(outputs: Outputs, target: Any) -> Tensor:
             gathered = model.gather(outputs)
-            worker.gathered_bytes = sum(tensor.nbytes for tensor in nest.leaves(gathered))
-            return worker.units.loss_of(gathered, target)
+            joined = list(nest.leaves(gathered))
+            worker.gathered_bytes = sum(tensor.nbytes for tensor in joined)
+            if worker.loss_bytes:
+                return worker.units.loss_of(gathered, target)
+            with saved_bytes(joined) as kept:
+                found: Tensor = worker.units.loss_of(gathered, target)
+            worker.loss_bytes = sum(kept.values())
+            return found
 
         worker = ReplicaWorker(job, rank, model, loss)
         return worker

@@ -10,14 +10,16 @@
                  buckets of gradients are summed over ranks as soon as backward has filled them;
                  every rank makes the same update
     accumulate   steps without an update do not communicate
+    compress     bf16: gradients travel as bfloat16, half the bytes; powersgd: as low-rank factors (pieces/power_sums.py)
 
 Cost per update, with P bytes of trained parameters and n ranks: bytes handed over n * P; held on each rank:
-weights, gradients, optimizer state and the activations of its shard. Exact: sums are weighted with the true
-global count, buckets keep their order. Paper: Li et al., "PyTorch Distributed: Experiences on Accelerating
+weights, gradients, optimizer state and the activations of its shard. Exact, unless gradients are compressed: sums
+are weighted with the true global count, buckets keep their order. Paper: Li et al., "PyTorch Distributed: Experiences on Accelerating
 Data Parallel Training", VLDB 2020.
 """
 
 # annotations stay objects here: torch compares those of a communication hook with its own
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data.batches import Batch
@@ -32,23 +35,46 @@ from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
 from ..world.devices import default_ranks
 from ..world.rank import Rank
-from .contract import Loss, Strategy, Traits, Worker
-from .job import Job
+from .contract import Loss, Strategy, Traits, Worker, refuse
+from .job import Job, trained_parameters
 from .pieces.batchnorm import share_batchnorm
+from .pieces.power_sums import PowerSums
 from .pieces.rank_model import place_model, spread_over_devices
+from .pieces.refusals import check_choices, sparse_layer
 from .pieces.units import Units
 from .pieces.with_loss import WithLoss, may_miss
 from .pieces.worker import OrdinaryWorker, WrappedWorker
 
+EXACT: dict[str, bool | str] = {
+    "none": True,
+    "bf16": "gradients travel as bfloat16 (compress=bf16), which keeps three digits of a number",
+    "powersgd": "gradients travel as low-rank factors (compress=powersgd); what they leave out comes an update later",
+}
+
 
 @dataclass(frozen=True)
 class DDP(Strategy):
-    """One process a device; torch's DistributedDataParallel carries the gradients."""
+    """One process per device; torch's DistributedDataParallel carries the gradients.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        bucket_mb: size of a gradient bucket in MiB; smaller buckets overlap more with the backward pass and cost more
+            messages
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+        find_unused: look for parameters that a step does not use, in models whose steps use different ones; switched on
+            by itself where the samples tried before the start show it
+        compress: how gradients travel: `none` whole, `bf16` in half the bytes, `powersgd` as low-rank factors
+
+    Example:
+        manyhands train glyphs ddp:bucket_mb=5 --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
     bucket_mb: float = 25.0
     transport: str = "auto"
     find_unused: bool = False
+    compress: str = "none"
 
     name = "ddp"
     summary = "a model on every rank, gradients all-reduced during backward"
@@ -56,10 +82,20 @@ class DDP(Strategy):
     def __post_init__(self) -> None:
         if self.bucket_mb <= 0:
             raise BadInput(f"ddp:bucket_mb must be above 0 (found {self.bucket_mb})")
+        check_choices(self, compress=tuple(EXACT))
 
     @property
     def traits(self) -> Traits:
-        return Traits(transport=self.transport, joins_batchnorm=True, compiles=True)
+        return Traits(exact=EXACT[self.compress], transport=self.transport, joins_batchnorm=True, compiles=True)
+
+    def check(self, job: Job) -> None:
+        if self.compress == "none":
+            return
+        if (sparse := sparse_layer(job.model)) is not None:
+            raise refuse(self, f'cannot compress sparse gradients (module "{sparse}"); use compress=none')
+        for name, parameter in trained_parameters(job.model):
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise refuse(self, f'compresses float32 gradients ("{name}" is {parameter.dtype}); use compress=none')
 
     def setup(self, job: Job, rank: Rank) -> Worker:
         model = place_model(job, rank)
@@ -86,7 +122,9 @@ class DDPWorker(WrappedWorker):
         )
         settle_buckets(wrapped)
         self.buckets = BucketSums(rank, self)
-        wrapped.register_comm_hook(None, self.buckets.sum)
+        if strategy.compress == "powersgd":
+            self.buckets.power = PowerSums(rank.ranks, rank.device)
+        wrapped.register_comm_hook(None, self.buckets.sum_bf16 if strategy.compress == "bf16" else self.buckets.sum)
         super().__init__(job, rank, wrapped, model, wrapped.no_sync, self.buckets.settle, units=units)
 
     def add_gradient(self, batch: Batch) -> Loss:
@@ -97,6 +135,21 @@ class DDPWorker(WrappedWorker):
                 f'the loss did not reach "{missed}" with this batch, though it does with others; use ddp:find_unused=true'
             )
         return loss
+
+    def state(self) -> dict[str, Any] | None:
+        """With every rank's memory of what compression left out: as many ranks go on as if nothing had happened."""
+        found, power = super().state(), self.buckets.power
+        if power is not None:
+            memories = self.rank.gather(power.memory())
+            if found is not None:
+                found["power"] = memories
+        return found
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        super().load(weights, state)
+        memories = state.get("power", [])
+        if self.buckets.power is not None and len(memories) == self.rank.ranks:
+            self.buckets.power.load(memories[self.rank.index], self.rank.device)
 
 
 def settle_buckets(wrapped: DistributedDataParallel) -> None:
@@ -131,11 +184,14 @@ class BucketSums:
         self._launched: list[int] = []
         self._returned: list[int] = []
         self._meeting: int | None = None
+        self.power: PowerSums | None = None
 
     def sum(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         buffer = bucket.buffer()
         if self.worker.empty:
             buffer.zero_()
+        if self.power is not None:
+            return self._sum_compressed(self.power, bucket)
         if buffer.is_complex():
             buffer = torch.view_as_real(buffer)  # sums of complex numbers are sums of their parts
         self._launched.append(monotonic_ns())
@@ -159,6 +215,27 @@ class BucketSums:
             return bucket.buffer()
 
         return work.get_future().then(summed)
+
+    def sum_bf16(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """torch's wrapper, behind another name: under its own torch takes it for NCCL's alone."""
+        summed: torch.futures.Future[Tensor] = bf16_compress_wrapper(self.sum)(state, bucket)
+        return summed
+
+    def _sum_compressed(self, power: PowerSums, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """A bucket takes several sums, each made from the last.
+
+        On the CPU those of two buckets would meet in another order on every rank, so each bucket is waited for: what it
+        takes is communication, and hides nothing. On a GPU the stream keeps the order.
+        """
+        clock = self.rank.clock
+        if bucket.buffer().device.type != "cpu":
+            future, nbytes = power.sum(bucket)
+        else:
+            with clock.during("communication"):
+                future, nbytes = power.sum(bucket)
+                future.wait()
+        clock.count(nbytes)
+        return future
 
     def settle(self) -> None:
         """After backward: book the exposed part as communication, and waiting for the last rank as wait."""

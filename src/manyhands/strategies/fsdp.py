@@ -49,10 +49,20 @@ from .pieces.worker import OrdinaryWorker, WrappedWorker
 
 @dataclass(frozen=True)
 class FSDP(Strategy):
-    """One process a device; torch's fully_shard spreads parameters, gradients and optimizer state over ranks."""
+    """One process per device; torch's fully_shard spreads parameters, gradients and optimizer state over ranks.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        unit_mb: blocks of at least this many MiB are gathered on their own; 0 makes every block such a unit
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+
+    Example:
+        manyhands train glyphs fsdp:unit_mb=0 --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
-    unit_mb: float = 1.0  # blocks of at least this size are gathered on their own
+    unit_mb: float = 1.0
     transport: str = "auto"
 
     name = "fsdp"

@@ -40,12 +40,23 @@ from .pieces.shared_worker import SharedWorker
 
 @dataclass(frozen=True)
 class Hogwild(Strategy):
-    """Shared weights, no lock."""
+    """Shared weights, no lock.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        optimizer: whose optimizer state (momentum, say) is used: every `rank` its own, or one `shared` by all
+        scale: what a rank divides its gradient by: the samples of the `global` batch, so that a step moves the weights
+            as far as under single, or those of its own `shard`, the classic reading
+        partition: what a rank reads: a part of every `batch`, or a `fixed` part of the data for the whole run
+
+    Example:
+        manyhands train sparse hogwild:scale=shard --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
-    optimizer: str = "rank"  # whose state: every rank's own, or shared
-    scale: str = "global"  # divide a rank's gradient by the samples of the global batch, or of its shard
-    partition: str = "batch"  # a part of every global batch, or a fixed part of the data
+    optimizer: str = "rank"
+    scale: str = "global"
+    partition: str = "batch"
 
     name = "hogwild"
     summary = "shared weights, every rank updates them without a lock"

@@ -41,7 +41,22 @@ SCHEDULES = ("gpipe", "1f1b")  # a rank of a replica holds one stage
 
 @dataclass(frozen=True)
 class Hybrid(Strategy):
-    """ranks = replicas x stages: any two give the third."""
+    """ranks = replicas x stages: any two give the third.
+
+    Args:
+        ranks: how many processes train; 0 means replicas x stages
+        replicas: how many copies of the cut model there are; 0 means ranks / stages, or 2
+        stages: how many ranks a copy is cut over; 0 means ranks / replicas, or 2
+        chunks: how many chunks the share of a replica is cut into; 1 sends it through as a whole
+        schedule: the order of forward and backward passes: `1f1b` or `gpipe`
+        balance: where the model is cut: into stages of equal `time` (measured), `parameters` or `memory`, or by hand:
+            `3+5` puts 3 layers on the first stage and 5 on the second
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+
+    Example:
+        manyhands train glyphs hybrid:replicas=2,stages=2 --ranks 4
+    """
 
     ranks: int = 0
     replicas: int = 0

@@ -43,7 +43,19 @@ from .pieces.worker import OrdinaryWorker
 
 @dataclass(frozen=True)
 class LocalSGD(Strategy):
-    """Ranks train apart and average their weights every `period` updates."""
+    """Ranks train apart and average their weights every `period` updates.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        period: how many updates lie between two averages
+        outer_momentum: momentum of the averages, from 0 to below 1
+        outer_rate: how far the weights go towards each average; 1 takes it as it is
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+
+    Example:
+        manyhands train glyphs local_sgd:period=16 --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
     period: int = 8

@@ -45,15 +45,32 @@ from .pieces.refusals import check_choices, check_shareable, check_unwritten
 from .pieces.shared_weights import shared_tensors
 from .pieces.shared_worker import SharedWorker
 
+OWN_UPDATES = "every rank makes updates of its own, one after the other"
+EXACT: dict[str, bool | str] = {"turns": True, "free": OWN_UPDATES, "whole": OWN_UPDATES}
+
 
 @dataclass(frozen=True)
 class Locked(Strategy):
-    """Shared weights, updates under a lock."""
+    """Shared weights, updates under a lock.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        mode: what happens under the lock: `turns` sums all gradients into one update, as single makes it; `free` has
+            every rank update when it is ready; `whole` holds the lock for the whole step
+        optimizer: with `free` and `whole`: one optimizer state `shared` by all ranks, or every `rank` its own
+        scale: with `free` and `whole`, what a rank divides its gradient by: the samples of the `global` batch, so
+            that a step moves the weights as far as under single, or those of its own `shard`, the classic reading
+        partition: with `free` and `whole`, what a rank reads: a part of every `batch`, or a `fixed` part of the data for
+            the whole run
+
+    Example:
+        manyhands train glyphs locked:mode=free --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
     mode: str = "turns"
-    optimizer: str = "shared"  # free and whole: whose state
-    scale: str = "global"  # free and whole: as in hogwild
+    optimizer: str = "shared"
+    scale: str = "global"
     partition: str = "batch"
 
     name = "locked"
@@ -62,7 +79,7 @@ class Locked(Strategy):
     def __post_init__(self) -> None:
         check_choices(
             self,
-            mode=("turns", "free", "whole"),
+            mode=tuple(EXACT),
             optimizer=("shared", "rank"),
             scale=("global", "shard"),
             partition=("batch", "fixed"),
@@ -76,7 +93,7 @@ class Locked(Strategy):
     def traits(self) -> Traits:
         turns = self.mode == "turns"
         return Traits(
-            exact=turns or "every rank makes updates of its own, one after the other",
+            exact=EXACT[self.mode],
             runs_on="one host, CPU (or GPUs with the weights in host memory)",
             hosts=False,
             lockstep=turns,

@@ -31,7 +31,18 @@ from .pieces.stages import StagesWorker
 
 @dataclass(frozen=True)
 class ModelParallel(Strategy):
-    """Ranks are stages; one batch at a time."""
+    """Ranks are stages; one batch at a time.
+
+    Args:
+        ranks: how many stages the model is cut into, one per process; by default one per GPU, else one per core, at least 2
+        balance: where the model is cut: into stages of equal `time` (measured), `parameters` or `memory`, or by hand:
+            `3+5` puts 3 layers on the first stage and 5 on the second
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+
+    Example:
+        manyhands train glyphs model_parallel:balance=parameters --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
     balance: Balance = "time"

@@ -6,7 +6,8 @@
     server 1   ................ take take update     |
 
     sync       a server sums the gradients of all ranks in rank order and makes one update a step
-    async      a server updates with every gradient as it comes and answers at once; nobody waits for other ranks
+    async      a server updates with every gradient as it comes and answers at once; nobody waits for other ranks,
+               and on one host a rank that is done with an epoch makes the last shares of those behind
     bounded    as async, but a rank more than `staleness` steps ahead of the slowest gets its answer later
     slices     all rows in one line, cut into `servers` equal lengths by bytes; the optimizer runs on each slice
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,23 +48,41 @@ from .pieces.rank_model import full_weights, place_model
 from .pieces.refusals import check_choices, check_unwritten
 from .pieces.server import Server
 from .pieces.server_memory import MemoryClientEnd, message_tensors
-from .pieces.server_messages import PASS, PUSH
+from .pieces.server_messages import END, PASS, PUSH
 from .pieces.server_network import NetworkClientEnd
 from .pieces.units import Units
 from .pieces.worker import OrdinaryWorker
 
+OLDER = "every rank's gradient is an update by itself, made from older weights"
+EXACT: dict[str, bool | str] = {"sync": True, "async": OLDER, "bounded": OLDER}
+
 
 @dataclass(frozen=True)
 class ParameterServer(Strategy):
-    """Ranks compute gradients, servers hold and update the weights."""
+    """Ranks compute gradients, servers hold and update the weights.
 
-    ranks: int = field(default_factory=default_ranks)
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        servers: how many processes hold and update the weights, besides the ranks
+        mode: when a server updates: `sync` once per step with all ranks' gradients, as single would; `async` with every
+            gradient as it comes; `bounded` as async, but no rank is more than `staleness` steps ahead
+        staleness: with `bounded`: how many steps a rank may be ahead of the slowest
+        over: what carries the messages: `memory` on one host, `network` on any; `auto` chooses
+        split: cut large tensors between servers; `no` keeps each of them whole
+        scale: with `async` and `bounded`, what a rank divides its gradient by: samples of the `global` batch or its `shard`
+        partition: with `async` and `bounded`, what a rank reads: a part of every `batch`, or a `fixed` part of the data
+
+    Example:
+        manyhands train glyphs parameter_server:servers=2,mode=async --ranks 2
+    """
+
+    ranks: int = field(default_factory=partial(default_ranks, beside=1))
     servers: int = 1
     mode: str = "sync"
-    staleness: int = 4  # bounded: steps a rank may be ahead of the slowest
-    over: str = "auto"  # what carries the messages: memory on one host, network on any
-    split: bool = True  # cut large tensors between servers
-    scale: str = "global"  # async and bounded: as in hogwild
+    staleness: int = 4
+    over: str = "auto"
+    split: bool = True
+    scale: str = "global"
     partition: str = "batch"
 
     name = "parameter_server"
@@ -71,7 +91,7 @@ class ParameterServer(Strategy):
     def __post_init__(self) -> None:
         check_choices(
             self,
-            mode=("sync", "async", "bounded"),
+            mode=tuple(EXACT),
             over=("auto", "memory", "network"),
             scale=("global", "shard"),
             partition=("batch", "fixed"),
@@ -81,9 +101,7 @@ class ParameterServer(Strategy):
         if self.staleness < 0:
             raise BadInput(f"parameter_server:staleness must be 0 or more (found {self.staleness})")
         if "staleness" in self.options and self.mode != "bounded":
-            raise BadInput(
-                f"{self}: staleness bounds mode=bounded alone; write mode=bounded,staleness={self.staleness}"
-            )
+            raise BadInput(f"{self}: staleness needs mode=bounded; write mode=bounded,staleness={self.staleness}")
         if self.mode == "sync" and {"scale", "partition"} & set(self.options):
             raise BadInput(
                 f"{self}: mode=sync makes the updates of single; scale and partition need mode=async or mode=bounded"
@@ -93,11 +111,12 @@ class ParameterServer(Strategy):
     def traits(self) -> Traits:
         sync = self.mode == "sync"
         return Traits(
-            exact=sync or "every rank's gradient is an update by itself, made from older weights",
+            exact=EXACT[self.mode],
             processes=self.ranks + self.servers,
             runs_on="one host or several, CPU or CUDA (the servers compute on the CPU)",
             lockstep=sync,
             survives=not sync and self.over != "network",
+            helps=self.mode == "async" and self.over != "network" and self.partition == "batch",
             partition=self.partition,
             compiles=True,
             copies=(self.ranks + 1, self.ranks + 1, 1),
@@ -190,6 +209,11 @@ class Client(OrdinaryWorker):
         if push or self._strategy.mode == "bounded":
             self.servers_end.receive(kind)
         return loss
+
+    def settle(self) -> list[Loss]:
+        if self._strategy.mode == "async" and self.rank.shared is not None:
+            self.servers_end.send(END, {})  # it may have made shares of others: the servers cannot count on rounds
+        return super().settle()
 
     def _units_share(self, batch: Batch, loss: Loss) -> float:
         """This rank's units over the samples of the update; not a number where it has none and no loss either."""

@@ -38,7 +38,24 @@ from .pieces.stages import StagesWorker
 
 @dataclass(frozen=True)
 class Pipeline(Strategy):
-    """Ranks are stages, or hold `stages_per_rank` of them; several chunks are under way at a time."""
+    """Ranks are stages, or hold `stages_per_rank` of them; several chunks are under way at a time.
+
+    Args:
+        ranks: how many processes train; by default one per GPU, else one per core, at least 2
+        chunks: how many chunks a batch is cut into
+        split_size: how many samples a chunk has, instead of `chunks`
+        schedule: the order of forward and backward passes: `1f1b`, `gpipe` or `interleaved` (several stages per rank)
+        stages_per_rank: how many stages a rank holds; by default 1, with `interleaved` 2
+        balance: where the model is cut: into stages of equal `time` (measured), `parameters` or `memory`, or by hand:
+            `3+5` puts 3 layers on the first stage and 5 on the second
+        weights: when weight gradients are computed: `late` for half the chunks at a time, in time a rank would spend
+            waiting, or `along` with each chunk, which takes less memory
+        transport: what carries messages between ranks: `auto` chooses among `shm` (shared memory, one host), `gloo`,
+            `nccl` (a GPU per rank) and `hosts` (several hosts with several ranks each)
+
+    Example:
+        manyhands train glyphs pipeline:chunks=8,schedule=gpipe --ranks 2
+    """
 
     ranks: int = field(default_factory=default_ranks)
     chunks: int = 4
@@ -46,7 +63,7 @@ class Pipeline(Strategy):
     schedule: str = "1f1b"
     stages_per_rank: int | None = None
     balance: Balance = "time"
-    weights: str = "late"  # weight gradients of half the chunks at a time, or with each chunk: "along"
+    weights: str = "late"
     transport: str = "auto"
 
     name = "pipeline"
@@ -63,7 +80,7 @@ class Pipeline(Strategy):
             raise BadInput(f'pipeline:weights must be "late" or "along" (found "{self.weights}")')
         if (self.stages_per_rank or 1) > 1 and self.schedule != "interleaved":
             raise BadInput(
-                f"pipeline:schedule={self.schedule} runs one stage a rank (stages_per_rank: {self.stages_per_rank}); "
+                f"pipeline:schedule={self.schedule} runs one stage per rank (stages_per_rank: {self.stages_per_rank}); "
                 "use schedule=interleaved"
             )
         if self.stages_per_rank is not None and self.stages_per_rank < 1:

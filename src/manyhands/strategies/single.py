@@ -22,7 +22,14 @@ from .pieces.worker import OrdinaryWorker
 
 @dataclass(frozen=True)
 class Single(Strategy):
-    """One process, one device."""
+    """One process, one device.
+
+    Args:
+        ranks: always 1
+
+    Example:
+        manyhands train glyphs single
+    """
 
     ranks: int = 1
 

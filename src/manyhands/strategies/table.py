@@ -1,17 +1,18 @@
 """Every strategy behind one contract: the table, and how a string becomes a strategy.
 
-torch is loaded with the first strategy that is made: the names alone are needed by `import manyhands`.
+torch is loaded with the first strategy that is made: the names alone are needed by `import manyhands`, and a misspelt one
+is answered at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput, did_you_mean
+from .declared import Declared, read
 
 if TYPE_CHECKING:
     from .contract import Strategy
@@ -31,20 +32,46 @@ TABLE: dict[str, tuple[str, str | None]] = {
     "fsdp": ("FSDP", None),
     "local_sgd": ("LocalSGD", None),
 }
+HANDFUL = ("single", "ddp", "hogwild", "parameter_server")  # what a comparison runs unless told otherwise
 SHORT = {short: name for name, (_, short) in TABLE.items() if short}
+
+
+def full_name(name: str) -> str:
+    """The name in the table for a name or short name."""
+    name = SHORT.get(name, name)
+    if name not in TABLE:
+        raise BadInput(f'no strategy named "{name}"{did_you_mean(name, TABLE)}')
+    return name
 
 
 def strategy_class(name: str) -> type[Strategy]:
     """The class behind a name or short name."""
-    name = SHORT.get(name, name)
-    if name not in TABLE:
-        raise BadInput(f'no strategy named "{name}"{did_you_mean(name, TABLE)}')
+    name = full_name(name)
     kind: type[Strategy] = getattr(import_module(f".{name}", __package__), TABLE[name][0])
     return kind
 
 
+def declared_strategy(name: str) -> Declared:
+    """What a strategy's file says of it; torch is not needed."""
+    name = full_name(name)
+    return read(name, *TABLE[name])
+
+
+def check_names(spec: str) -> None:
+    """Refuse a strategy, or an option of one, that does not exist; torch is not needed."""
+    name, _, text = spec.partition(":")
+    found = declared_strategy(name)
+    known = [option.name for option in found.options]
+    for part in filter(None, text.split(",")):
+        key = part.partition("=")[0]
+        if key not in known:
+            raise BadInput(f'{found.name} has no option "{key}"{did_you_mean(key, known)}')
+
+
 def make_strategy(spec: str | Strategy, ranks: int | None = None) -> Strategy:
     """A strategy from `ddp` or `pipeline:chunks=8,schedule=gpipe`; the same in Python and on the command line."""
+    if isinstance(spec, str):
+        check_names(spec)  # before torch is imported
     from .contract import Strategy
 
     if isinstance(spec, Strategy):
@@ -67,13 +94,10 @@ def make_strategy(spec: str | Strategy, ranks: int | None = None) -> Strategy:
 
 def _parse_options(kind: type[Strategy], text: str) -> dict[str, Any]:
     """`chunks=8,schedule=gpipe` by the types of the strategy's fields."""
-    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     options: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         key, given, value = part.partition("=")
-        if key not in fields:
-            raise BadInput(f'{kind.name} has no option "{key}"{did_you_mean(key, fields)}')
         options[key] = _convert(kind.name, key, value if given else "true", hints[key])
     return options
 

@@ -1,72 +1,52 @@
 """compare(): the same task under several strategies, side by side and fairly.
 
-    1. one whole fit a strategy, from equal weights over equal batches: accuracy, phases, memory
-    2. rounds of short slices, all strategies in turn, round after round: speed, as medians with their spread,
-       so that a machine that slows down meanwhile slows everybody
+    1. one whole fit per strategy, from equal weights over equal batches: accuracy and memory
+    2. rounds of short slices, all strategies in turn, round after round: speed, as medians with their spread, and the
+       phases of a step (rounds.py), so that a machine that slows down meanwhile slows everybody; what other processes
+       use of the machine is recorded with them
 
 `single` appears with one rank's threads and with all cores: that keeps the others honest.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import statistics
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, RankFailed, Refused
-from ..record import first_loss
-from ..record.cores import available_cores
+from ..record import first_loss, slow_rank
+from ..record.neighbours import Neighbours
 from ..record.run import Run
-from ..record.slow_rank import agreed
-from ..strategies import make_strategy
+from ..record.trackers.log import Logs
 from ..strategies.contract import Strategy
+from ..strategies.job import StepSettings
 from ..task import Task
+from ..training import PRELOAD
 from ..training.run_fit import run_fit
 from ..training.settings import FitSettings
-from ..world.devices import default_ranks
+from ..world.engines.choose import opened
+from ..world.engines.local import Local
 from .compare_progress import CompareProgress
+from .contenders import Contender, contenders
+from .growing_batch import Recipe, give_tasks
+from .rounds import take_rounds
+from .runs import Runs
 
-HANDFUL = ("single", "ddp", "hogwild", "parameter_server")
 ROUND_SECONDS = 1.0  # the length of a slice
 FEWEST_STEPS = 20  # of a slice
-
-
-@dataclass
-class Contender:
-    """One strategy of a comparison, with the threads it may use on each rank."""
-
-    strategy: Strategy
-    threads: int | None
-    run: Run | None = None
-    slow: list[dict[str, Any] | None] = field(default_factory=list)  # who was slow in the fit and in every round
-
-    @property
-    def label(self) -> str:
-        if self.strategy.name == "single":
-            return f"single, {self.threads} thread{'s' * (self.threads != 1)}"
-        return str(self.strategy)
-
-    @property
-    def folder(self) -> str:
-        name = str(self.strategy).replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
-        return f"{name}-{self.threads}t" if self.strategy.name == "single" else name
-
-
-class Runs(list[Run]):
-    """The runs of a comparison, one a row."""
-
-    interrupted = False  # by Ctrl-C: the rows hold what was finished
 
 
 def compare(
     task: Task,
     strategies: Sequence[str | Strategy] | None = None,
     *,
-    ranks: int | None = None,
+    ranks: int | Iterable[int] | None = None,
+    scale_batch: bool | Recipe = False,
     threads: int | None = None,
     rounds: int = 3,
     round_seconds: float = ROUND_SECONDS,
@@ -75,111 +55,151 @@ def compare(
     progress: bool = True,
     **keywords: Any,
 ) -> Runs:
-    """Fit `task` under each strategy and measure their speed in interleaved rounds; one Run a row.
+    """Fit `task` under each strategy and measure their speed in interleaved rounds; one Run per row.
 
-    A strategy that refuses the task or fails is a row with its reason. `time_limit` (seconds) bounds each fit.
-    Other keywords go to `fit`. Ctrl-C keeps what was finished.
+    A strategy that refuses the task or fails is a row with its reason. Ctrl-C keeps what was finished.
+
+    Args:
+        task: What is trained, the same under every strategy.
+        strategies: Names, names with options, or strategy objects. Default: single, ddp, hogwild and
+            parameter_server.
+        ranks: A number, or several such as `[1, 2, 4]`: then each strategy has a row for each.
+        scale_batch: True multiplies the task's batch size by the ranks of a row. A function makes the task for a batch
+            size, where its recipe depends on it.
+        threads: Threads of each rank. Default: cores divided by the largest number of ranks.
+        rounds: Short slices of every strategy, in turn, that measure speed after the whole fits.
+        round_seconds: The length of a slice; 1 second unless given.
+        time_limit: Seconds that each whole fit may take.
+        run_dir: The parent of the rows' folders. Default: nothing is written.
+        progress: Show progress on standard error.
+        **keywords: All other keywords of `fit`; `on` says where all rows run.
+
+    Returns:
+        The runs, one per row, `single` first.
     """
     if rounds < 0:
         raise BadInput(f"rounds must be 0 or more (found {rounds})")
-    rows = contenders(strategies, ranks, threads)
     settings = FitSettings.of(run_dir=run_dir, time_limit=time_limit, progress=progress, **keywords)
-    shown = CompareProgress(len(rows), rounds, round_seconds, progress)
-    interrupted = False
-    try:
-        for row in rows:
-            shown.begin_fit(row.label)
-            folder = Path(run_dir) / row.folder if run_dir is not None else None
-            row.run = _fit(task, row, replace(settings, run_dir=folder))
-            row.slow.append(row.run.suspect)
-            shown.end_fit(row.run)
-        _measure_rounds(task, rows, rounds, round_seconds, settings, shown)
-        shown.end()
-    except KeyboardInterrupt:
-        interrupted = True
-        shown.say("interrupted: keeping what was finished")
-        for row in rows:
-            row.run = row.run or _without_figures(task, row, "stopped", "interrupted before it ended")
+    with opened(settings.on, PRELOAD) as engine:
+        rows = engine.agreed(lambda: contenders(strategies, ranks, threads, engine, settings.survives))
+        give_tasks(task, rows, scale_batch)
+        number = uuid.uuid4().hex[:12]
+        logs = Logs(settings.trackers if engine.leads else [], group=number)
+        settings = replace(settings, on=engine, progress=progress and engine.leads, logs=logs)
+        shown = CompareProgress(len(rows), rounds, round_seconds, bool(settings.progress))
+        settings = replace(settings, progress=shown.cell or settings.progress)  # in a notebook all share one display
+        neighbours = Neighbours()
+        with logs:
+            interrupted = _fit_and_measure(rows, rounds, round_seconds, settings, shown, neighbours)
+        known = isinstance(engine, Local)  # of other engines the ranks are not our children, but neighbours
+        others = neighbours.cores_taken() if known else None
     _check_first_losses(rows)
-    number = uuid.uuid4().hex[:12]
-    runs = Runs(_finish(row, run_dir, number) for row in rows)
+    runs = Runs(_finish(row, run_dir if engine.leads else None, number, others) for row in rows)
     runs.interrupted = interrupted
+    logs.finish(runs)
     return runs
 
 
-def contenders(strategies: Sequence[str | Strategy] | None, ranks: int | None, threads: int | None) -> list[Contender]:
-    """The rows in the order asked for; `single` becomes two, and is added where it is missing."""
-    if isinstance(strategies, str | Strategy):
-        strategies = [strategies]
-    chosen = list(strategies or HANDFUL)
-    made = [make_strategy(spec, None if _is_single(spec) else ranks) for spec in chosen]
-    others = list({str(strategy): strategy for strategy in made if strategy.name != "single"}.values())
-    cores = available_cores()
-    width = ranks or (max(strategy.ranks for strategy in others) if others else default_ranks())
-    narrow = threads or max(1, cores // width)
-    singles = [Contender(make_strategy("single"), count) for count in dict.fromkeys((narrow, threads or cores))]
-    return [*singles, *(Contender(strategy, threads or max(1, cores // strategy.ranks)) for strategy in others)]
-
-
-def _is_single(spec: str | Strategy) -> bool:
-    return spec.name == "single" if isinstance(spec, Strategy) else str(spec).split(":")[0] == "single"
-
-
-def _fit(task: Task, row: Contender, settings: FitSettings) -> Run:
-    """One fit whose refusal or failure is a row, not the end of the comparison."""
+def _fit_and_measure(
+    rows: list[Contender],
+    rounds: int,
+    round_seconds: float,
+    settings: FitSettings,
+    shown: CompareProgress,
+    neighbours: Neighbours,
+) -> bool:
+    """Every row gets its run. True where Ctrl-C ended it early: the rows hold what was finished."""
+    neighbours.begin()
     try:
-        return run_fit(task, row.strategy, replace(settings, threads=row.threads))
+        for row in rows:
+            shown.begin_fit(row.label)
+            folder = Path(settings.run_dir) / row.folder if settings.run_dir is not None else None
+            row.run = _fit(row, replace(settings, run_dir=folder))
+            shown.end_fit(row.run)
+        if rounds:
+            neighbours.begin()  # the speeds are those of the rounds
+        _measure_rounds(rows, rounds, round_seconds, settings, shown)
+        shown.end()
+    except KeyboardInterrupt:
+        shown.say("interrupted: keeping what was finished")
+        for row in rows:
+            row.run = row.run or _without_figures(row, "stopped", "interrupted before it ended")
+        return True
+    return False
+
+
+def _fit(row: Contender, settings: FitSettings, task: Task | None = None) -> Run:
+    """One fit whose refusal or failure is a row, not the end of the comparison."""
+    if row.strategy is None:
+        return _without_figures(row, "refused", str(row.refusal))
+    try:
+        return run_fit(task or row.task, row.strategy, replace(settings, threads=row.threads))
     except (Refused, RankFailed) as problem:
         status = "refused" if isinstance(problem, Refused) else "failed"
-        return problem.run or _without_figures(task, row, status, str(problem))
+        run = problem.run or _without_figures(row, status, str(problem))
+        if problem.final:
+            row.run = row.run or run
+            raise KeyboardInterrupt from problem
+        return run
 
 
-def _without_figures(task: Task, row: Contender, status: str, reason: str) -> Run:
-    strategy = row.strategy
-    return Run(task.name, strategy.name, strategy.options, status=status, reason=reason, ranks=strategy.ranks)
+def _without_figures(row: Contender, status: str, reason: str) -> Run:
+    name, options = (row.strategy.name, row.strategy.options) if row.strategy else (row.asked, {})
+    return Run(row.task.name, name, options, status=status, reason=reason, ranks=row.ranks)
 
 
 def _measure_rounds(
-    task: Task, rows: list[Contender], rounds: int, round_seconds: float, settings: FitSettings, shown: CompareProgress
+    rows: list[Contender], rounds: int, round_seconds: float, settings: FitSettings, shown: CompareProgress
 ) -> None:
     """Short slices of every strategy in turn, so that noise falls on all alike."""
     slices = [(row, row.run) for row in rows if row.run is not None and row.run.status == "done" and row.run.steps]
-    quick = task.replace(test=None)
     alone = replace(
-        settings, run_dir=None, resume=False, checkpoint_every=None, on_step=None, on_epoch=None, progress=False
-    )
+        settings, run_dir=None, resume=False, checkpoint_every=None, on_step=None, on_epoch=None, progress=False,
+        log=None, logs=None,
+    )  # fmt: skip
     for number in range(1, rounds + 1):
         for place, (row, run) in enumerate(slices, start=1):
             shown.slice(number, place, len(slices), row.label)
-            wanted = int(1000 * round_seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
-            steps = min(run.steps, max(FEWEST_STEPS, wanted))
-            piece = _fit(quick, row, replace(alone, step=replace(settings.step, max_steps=steps)))
-            run.rounds = run.rounds or []
+            short = replace(alone, step=_slice(run, round_seconds, settings.step))
+            piece = _fit(row, short, row.task.replace(test=None))
             if piece.status == "done" and piece.samples_per_second:
-                run.rounds.append(piece.samples_per_second)
-                row.slow.append(piece.suspect)
+                piece.weights = piece.ema_weights = None  # nobody asks for those, and every round has its own
+                row.slices.append(piece)
             else:
                 run.notes.append(f"round {number} {piece.status}: {piece.reason}")
 
 
+def _slice(run: Run, seconds: float, step: StepSettings) -> StepSettings:
+    """Steps for so many seconds, at most those of the fit. A fit of a few steps is made longer by passing the data again:
+    its first ones are slow, and a batch that grows with the ranks leaves the rows with most ranks the fewest."""
+    wanted = int(1000 * seconds / run.step_ms["median"]) if run.step_ms else FEWEST_STEPS
+    if run.steps >= FEWEST_STEPS or run.steps == step.max_steps:
+        return replace(step, max_steps=min(run.steps, max(FEWEST_STEPS, wanted)))
+    steps = min(FEWEST_STEPS, step.max_steps or FEWEST_STEPS)
+    return replace(step, max_steps=steps, epochs=max(1, len(run.epochs)) * math.ceil(steps / run.steps))
+
+
 def _check_first_losses(rows: Sequence[Contender]) -> None:
     """A row that promises the weights of `single` begins with its loss, or its record says that it does not."""
-    single = next((row.run for row in rows if row.run and row.strategy.name == "single" and row.run.losses), None)
+    single = next((row.run for row in rows if row.run and row.single and row.run.losses), None)
     for row in rows:
         if single is not None and row.run and (apart := first_loss.differing(row.run, single)):
             row.run.notes.append(f"{row.label} {first_loss.in_words(*apart)}; `manyhands verify` finds out why")
 
 
-def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: str) -> Run:
-    """The row's run with the speed of its rounds, kept in its folder."""
+def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: str, others_cores: float | None) -> Run:
+    """The row's run with the figures of its rounds, kept in its folder."""
     run = row.run
     assert run is not None
-    run.comparison = comparison
+    run.comparison, run.asked, run.batch_per_rank = comparison, row.asked, row.batch_per_rank
+    run.notes += row.notes
     if run.threads is None:
         run.threads = row.threads
-    if run.rounds:
-        run.samples_per_second = statistics.median(run.rounds)
-        run.slow_rank = agreed(row.slow)
+    if run.steps:
+        run.others_cores = others_cores
+    if row.slices:
+        run.slow_rank = slow_rank.told_from_noise([run.suspect, *(piece.suspect for piece in row.slices)])
+        take_rounds(run, row.slices)
     if run_dir is not None:
         run.save(Path(run_dir) / row.folder)
     return run

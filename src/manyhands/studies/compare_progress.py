@@ -6,6 +6,7 @@ import sys
 import time
 
 from ..record.run import Run
+from ..training.notebook import Cell, in_notebook
 
 
 class CompareProgress:
@@ -13,7 +14,8 @@ class CompareProgress:
 
     def __init__(self, fits: int, rounds: int, round_seconds: float, shown: bool):
         self.fits, self.rounds, self.round_seconds, self.shown = fits, rounds, round_seconds, shown
-        self.live = shown and sys.stderr is not None and sys.stderr.isatty()
+        self.cell = Cell() if shown and in_notebook() else None
+        self.live = shown and self.cell is None and sys.stderr is not None and sys.stderr.isatty()
         self._done = 0
         self._startups: list[float] = []
         self._began = time.monotonic()
@@ -29,9 +31,12 @@ class CompareProgress:
             self.say(f"  {run.status}: {str(run.reason).strip().splitlines()[0]}")
 
     def slice(self, number: int, place: int, slices: int, label: str) -> None:
-        """In a terminal one line that changes, elsewhere a line a round."""
+        """In a terminal one line that changes, in a notebook the bar, elsewhere a line per round."""
         text = f"round {number} of {self.rounds}"
-        if self.live:
+        if self.cell is not None:
+            done = (number - 1) * slices + place
+            self.cell.bar(text, done, self.rounds * slices, f"{label}, about {self.round_seconds:g} s")
+        elif self.live:
             print(f"\r\x1b[K{text}, slice {place} of {slices}: {label}", end="", file=sys.stderr, flush=True)
         elif place == 1:
             self.say(f"{text}: {slices} slices of about {self.round_seconds:g} s")
@@ -39,9 +44,13 @@ class CompareProgress:
     def end(self) -> None:
         if self.live:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if self.cell is not None:
+            self.cell.end()
 
     def say(self, text: str) -> None:
-        if self.shown:
+        if self.cell is not None:
+            self.cell.line(text)
+        elif self.shown:
             print(text, file=sys.stderr, flush=True)
 
     def _left(self) -> str:

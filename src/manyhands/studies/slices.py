@@ -15,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from ..errors import BadInput, RankFailed, Refused
 from ..record.run import Run
@@ -28,18 +27,6 @@ WARM_UP = 0.25  # of a slice's steps
 FEWEST, FIRST = 8, 12  # steps of a slice, and of one of unknown pace
 MOST = 5000
 BESIDE_STEPS = 0.95  # of the time in steps, below which it was spent on something else
-
-
-class Interval(NamedTuple):
-    """A ratio as rounds show it: the median, the least and the largest."""
-
-    middle: float
-    low: float
-    high: float
-
-
-def interval(ratios: Sequence[float]) -> Interval:
-    return Interval(statistics.median(ratios), min(ratios), max(ratios))
 
 
 @dataclass

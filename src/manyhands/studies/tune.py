@@ -15,7 +15,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,12 +27,15 @@ from ..strategies import make_strategy
 from ..strategies.contract import Strategy
 from ..strategies.job import trained_parameters
 from ..task import Task
+from ..training import PRELOAD
 from ..training.settings import FitSettings
+from ..world.engines.choose import opened
 from .diagnose.job import Diagnosed, job_of
 from .doctor.check import size
 from .doctor.machine import free_memory
 from .doctor.needs import PROCESS, Needs, needs
-from .slices import Variant, interval, per_sample, run_rounds, speedups
+from .intervals import interval
+from .slices import Variant, per_sample, run_rounds, speedups
 
 SETTINGS = ("loader_workers", "threads", "bucket_mb", "chunks", "batch_size")  # in the order in which they are searched
 FEWEST_SECONDS = 10.0
@@ -68,10 +71,12 @@ def tune(
         raise BadInput(f"budget must be at least {FEWEST_SECONDS:g} seconds (found {budget:g})")
     chosen = make_strategy(strategy, ranks)
     asked = _asked(settings, chosen)
-    job = Diagnosed.of(task, chosen, FitSettings.of(progress=False, **keywords))
-    search = Search(job, asked, budget, with_batch or (lambda count: task.replace(batch_size=count)), say)
-    search.run()
-    return search.result(given or {})
+    settings_asked = FitSettings.of(progress=False, **keywords)
+    with opened(settings_asked.on, PRELOAD) as engine:
+        job = Diagnosed.of(task, chosen, replace(settings_asked, on=engine))
+        search = Search(job, asked, budget, with_batch or (lambda count: task.replace(batch_size=count)), say)
+        search.run()
+        return search.result(given or {})
 
 
 def _asked(settings: Sequence[str] | None, strategy: Strategy) -> list[str]:
@@ -209,7 +214,7 @@ class Search:
             every = [int(base * factor) for factor in BATCHES if 1 <= base * factor <= job.samples]
         others = [value for value in every if value != base]
         fitting = [value for value in others if self._fits(name, value)]
-        return fitting or (self._skip(name, "there is no other value worth a try") if not others else [])
+        return fitting or (self._skip(name, "there is no other value worth trying") if not others else [])
 
     def _fits(self, name: str, value: Any) -> bool:
         """Whether the memory that is free is enough."""

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from ..errors import BadInput, did_you_mean
+from ..record import declared
 
 if TYPE_CHECKING:
     from ..task import Task
 
-__all__ = ["builtin", "load_task"]
+__all__ = ["builtin", "check_names", "declared_task", "load_task"]
 
 FOLDER = Path(__file__).parent
 
@@ -36,9 +37,35 @@ def builtin() -> dict[str, str]:
     found = {}
     for path in sorted(FOLDER.glob("*.py")):
         if path.stem != "__init__":
-            docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            docstring = ast.get_docstring(declared.tree(path)) or ""
             found[path.stem] = docstring.partition("\n")[0].rstrip(".")
     return found
+
+
+def declared_task(name: str) -> tuple[tuple[declared.Option, ...], str]:
+    """The options of a built-in task, and an example; torch is not needed."""
+    check_names(name)
+    path = FOLDER / f"{name}.py"
+    return declared.options(path, "make"), declared.example(path, "make")
+
+
+def check_names(spec: str) -> None:
+    """Refuse a task, an option of one, or a file that does not exist; torch is not needed."""
+    file = task_file(spec)
+    if file is not None:
+        _check_file(file, "a task")
+        return
+    name, _, text = spec.partition(":")
+    known = builtin()
+    if name not in known:
+        if Path(f"{name}.py").is_file():
+            raise BadInput(f'no task named "{name}"; did you mean the file "{name}.py"?')
+        raise BadInput(f'no task named "{name}"{did_you_mean(name, known)}')
+    taken = [option.name for option in declared.options(FOLDER / f"{name}.py", "make")]
+    for part in filter(None, text.split(",")):
+        option = part.partition("=")[0]
+        if option not in taken:
+            raise BadInput(f'task {name} has no option "{option}"{did_you_mean(option, taken)}')
 
 
 def load_task(spec: str | os.PathLike[str], batch_size: int | None = None) -> Task:
@@ -49,6 +76,7 @@ def load_task(spec: str | os.PathLike[str], batch_size: int | None = None) -> Ta
     With `batch_size` the task has that one; a built-in task with an option `batch` sets its learning rate by it.
     """
     text = os.fspath(spec)
+    check_names(text)
     file = task_file(text)
     if file is not None:
         task = _from_file(file, text.partition(".py:")[2] or "task")
@@ -67,11 +95,6 @@ def task_file(spec: str) -> Path | None:
 
 
 def _from_name(name: str, options: str, batch_size: int | None) -> Task:
-    known = builtin()
-    if name not in known:
-        if Path(f"{name}.py").is_file():
-            raise BadInput(f'no task named "{name}"; did you mean the file "{name}.py"?')
-        raise BadInput(f'no task named "{name}"{did_you_mean(name, known)}')
     module = importlib.import_module(f".{name}", __name__)
     values = _options(name, module.make, options)
     if batch_size is not None and "batch" in inspect.signature(module.make).parameters:
@@ -84,19 +107,23 @@ def _from_name(name: str, options: str, batch_size: int | None) -> Task:
 
 def _options(name: str, make: Callable[..., Task], text: str) -> dict[str, Any]:
     """`norm=none,width=0.5` as keywords of `make`, read by its annotations; a bare word switches an option on."""
-    kinds = typing.get_type_hints(make)
-    known = list(inspect.signature(make).parameters)
+    kinds = {option: _given(kind) for option, kind in typing.get_type_hints(make).items()}
     values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         option, equals, value = part.partition("=")
-        if option not in known:
-            raise BadInput(f'task {name} has no option "{option}"{did_you_mean(option, known)}')
         if option in values:
             raise BadInput(f"task {name}: option {option} is given twice ({text})")
         if not equals and kinds[option] is not bool:
             raise BadInput(f"task {name}: option {option} needs {_expected(kinds[option])}: write {option}=VALUE")
         values[option] = _value(name, option, kinds[option], value if equals else "yes")
     return values
+
+
+def _given(kind: Any) -> Any:
+    """What an option is where it is given: of `float | None` a number."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return next(one for one in typing.get_args(kind) if one is not types.NoneType)
 
 
 def _value(name: str, option: str, kind: Any, text: str) -> Any:
@@ -131,15 +158,25 @@ def listed(words: str) -> list[str]:
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def _from_file(path: Path, variable: str) -> Task:
+def run_file(path: Path, what: str = "a task") -> types.ModuleType:
+    """Run a user's file that defines a task or the like."""
+    _check_file(path, what)
     from ..data.process_state import alone
-    from ..task import Task
 
+    with alone():
+        return _import(path.resolve())
+
+
+def _check_file(path: Path, what: str) -> None:
     if not path.is_file():
         problem = "it is a folder" if path.is_dir() else "there is no such file"
-        raise BadInput(f'cannot load a task from "{path}": {problem}')
-    with alone():
-        module = _import(path.resolve())
+        raise BadInput(f'cannot load {what} from "{path}": {problem}')
+
+
+def _from_file(path: Path, variable: str) -> Task:
+    from ..task import Task
+
+    module = run_file(path)
     if not hasattr(module, variable):
         tasks = [name for name, value in vars(module).items() if isinstance(value, Task)]
         there = f"; it defines {', '.join(tasks)}: use {path}:{tasks[0]}" if tasks else ""
@@ -157,7 +194,7 @@ def _import(path: Path) -> types.ModuleType:
     name = f"manyhands_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadInput(f'cannot load a task from "{path}": it is no Python file')
+        raise BadInput(f'cannot load a task from "{path}": it is not a Python file')
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look a class's module up there
     if str(path.parent) not in sys.path:

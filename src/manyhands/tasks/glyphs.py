@@ -40,7 +40,15 @@ BLOCK = 500  # images drawn at a time, each block from its own generator: a shor
 
 
 def make(train: int = 60_000, test: int = 10_000) -> Task:
-    """`train` and `test` are the numbers of images."""
+    """The task.
+
+    Args:
+        train: how many training images are drawn
+        test: how many test images are drawn
+
+    Example:
+        manyhands train glyphs:train=6000,test=1000
+    """
     positive("glyphs", "at least 1", train=train, test=test)
     return Task(
         model=partial(lenet, mean=0.17, std=0.25),

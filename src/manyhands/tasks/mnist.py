@@ -2,12 +2,14 @@
 
 `mnist:slow` loads the way the published study did, one sample at a time, with the steps of torchvision's
 `RandomAffine`, `ToTensor` and `Normalize` on a PIL image; the loader stacks the samples of a batch. Its `load` phase
-against that of `mnist` is the study's finding: what looked like slow training was a slow loader.
+against that of `mnist` is the study's finding: what looked like slow training was a slow loader. `affine=no` leaves the
+images where they are, in both ways of loading; `drawn` takes the images of `glyphs`, for machines without the files.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch.utils.data import Dataset
 from ..data import augment, files
 from ..schedules import linear
 from ..task import Task
+from . import glyphs
 from .models import lenet
 
 DEGREES, SHIFT, SCALE, LEAN = 10.0, 0.07, (0.9, 1.1), 5.0
@@ -26,16 +29,26 @@ AFFINE = augment.Affine(DEGREES, SHIFT, SCALE, LEAN)
 MEAN, STD = 0.1307, 0.3081
 
 
-def make(slow: bool = False) -> Task:
-    """`slow` augments and normalises sample by sample in the loader instead of whole batches in the step."""
+def make(slow: bool = False, affine: bool = True, drawn: bool = False) -> Task:
+    """The task.
+
+    Args:
+        slow: augment and normalise one sample at a time in the loader, instead of whole batches in the step
+        affine: shift, rotate and scale the training images at random
+        drawn: use the images of the task glyphs instead, on machines without the MNIST files
+
+    Example:
+        manyhands train mnist:slow --loader-workers 2
+    """
+    read = glyphs_instead if drawn else images
     return Task(
         model=partial(lenet, mean=0.0, std=1.0) if slow else partial(lenet, mean=MEAN, std=STD),
-        train=one_by_one if slow else partial(images, "train"),
-        test=normalised_test if slow else partial(images, "test"),
+        train=partial(one_by_one, read, affine) if slow else partial(read, "train"),
+        test=partial(normalised_test, read) if slow else partial(read, "test"),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9),
         schedule=linear(warmup=0.05),
-        augment=None if slow else AFFINE,
+        augment=AFFINE if affine and not slow else None,
         batch_size=32,
         epochs=3,
         name="mnist",
@@ -48,30 +61,36 @@ def images(split: str) -> tuple[Tensor, Tensor]:
     return train if split == "train" else test
 
 
+def glyphs_instead(split: str) -> tuple[Tensor, Tensor]:
+    return glyphs.images(split, 60_000 if split == "train" else 10_000)
+
+
 # ---------------------------------------------------------------- sample by sample
 
-
-def one_by_one() -> OneByOne:
-    return OneByOne(*images("train"))
+Read = Callable[[str], tuple[Tensor, Tensor]]
 
 
-def normalised_test() -> tuple[Tensor, Tensor]:
-    pictures, labels = images("test")
+def one_by_one(read: Read, affine: bool) -> OneByOne:
+    return OneByOne(*read("train"), affine)
+
+
+def normalised_test(read: Read) -> tuple[Tensor, Tensor]:
+    pictures, labels = read("test")
     return normalised(pictures.float().div(255)), labels
 
 
 class OneByOne(Dataset):
-    """The training set sample by sample, each moved at random, made a tensor and normalised when it is asked for."""
+    """The training set sample by sample: a picture each, moved at random, made a tensor and normalised when asked for."""
 
-    def __init__(self, images: Tensor, labels: Tensor):
-        self.images, self.labels = images, labels
+    def __init__(self, images: Tensor, labels: Tensor, affine: bool = True):
+        self.images, self.labels, self.affine = images, labels, affine
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        moved = move(self.images[index, 0], random_inverse(*self.images.shape[-2:]))
-        return normalised(to_tensor(moved)), int(self.labels[index])
+        matrix = random_inverse(*self.images.shape[-2:]) if self.affine else None
+        return normalised(to_tensor(move(self.images[index, 0], matrix))), int(self.labels[index])
 
 
 def to_tensor(pixels: np.ndarray) -> Tensor:
@@ -105,18 +124,21 @@ def between(low: float, high: float) -> float:
     return torch.empty(1).uniform_(low, high).item()
 
 
-def move(image: Tensor, matrix: list[float]) -> np.ndarray:
+def move(image: Tensor, matrix: list[float] | None) -> np.ndarray:
     """One grey image (uint8, height x width) moved by an inverse affine map, between pixels by interpolation.
 
-    Done by PIL, as in the study; by torch where PIL is not installed.
+    Done by PIL, as in the study; by torch where PIL is not installed. Without a map the image still becomes a picture
+    and numbers again: the study's loader made one of every sample, whatever was done to it.
     """
     try:
         from PIL import Image
     except ImportError:
-        return move_with_torch(image, matrix)
+        return move_with_torch(image, matrix) if matrix else image.numpy().copy()
+    picture = Image.fromarray(image.numpy())
+    if matrix is None:
+        return np.array(picture)
     a, b, c, d, e, f = matrix
     centres = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)  # PIL counts from the pixels' corners
-    picture = Image.fromarray(image.numpy())
     moved = picture.transform(picture.size, Image.Transform.AFFINE, centres, Image.Resampling.BILINEAR)
     return np.array(moved)
 

@@ -30,7 +30,15 @@ LONGEST = 60
 
 
 def make(width: int = 64, hidden: int = 64) -> Task:
-    """`width` is the size of a word's vector, `hidden` that of the LSTM's state in each direction."""
+    """The task.
+
+    Args:
+        width: size of the vector of a word
+        hidden: size of the LSTM's state, in each direction
+
+    Example:
+        manyhands train reviews:width=32,hidden=32
+    """
     return Task(
         model=partial(sentence_lstm, WORDS, width=width, hidden=hidden),
         train=partial(sentences, "train"),

@@ -33,7 +33,15 @@ MODELS = {
 
 
 def make(model: Literal["lstm", "gpt"] = "lstm", temperature: float = 0.8) -> Task:
-    """`temperature` is how freely it writes: near 0 always the likeliest character, 1 as often as it guesses them."""
+    """The task.
+
+    Args:
+        model: `lstm`, or a small `gpt`
+        temperature: how freely it writes: near 0 always the likeliest character, at 1 each as often as it is predicted
+
+    Example:
+        manyhands train shakespeare:model=gpt --sample 200
+    """
     positive("shakespeare", "above 0", temperature=temperature)
     return Task(
         model=MODELS[model],

@@ -4,6 +4,7 @@ The case Hogwild is proven for: a gradient has entries only for the features of 
 the same time rarely write the same numbers. Like words in texts, some features are frequent and most are rare
 (Zipf's law); a sample holds 10 to 50 of them, weighted to length one. Labels are drawn from a logistic model around
 zero, so no classifier is right always, and none needs a bias, which would be the one weight every sample touches.
+`sparse:dense` is its dense twin: the same samples and the same numbers, but every update writes every weight.
 """
 
 from __future__ import annotations
@@ -22,11 +23,21 @@ from . import positive
 MOST = 50  # features a sample
 
 
-def make(features: int = 20_000, train: int = 60_000, test: int = 10_000) -> Task:
-    """`features` is the number of weights, `train` and `test` are the numbers of samples."""
+def make(features: int = 20_000, train: int = 60_000, test: int = 10_000, dense: bool = False) -> Task:
+    """The task.
+
+    Args:
+        features: how many features there are, with one weight each
+        train: how many training samples are made
+        test: how many test samples are made
+        dense: make every update write every weight, instead of those of the features in the batch
+
+    Example:
+        manyhands compare sparse hogwild locked --ranks 2
+    """
     positive("sparse", "at least 1", features=features, train=train, test=test)
     return Task(
-        model=partial(SparseLogistic, features),
+        model=partial(SparseLogistic, features, dense),
         train=partial(samples, "train", train, features),
         test=partial(samples, "test", test, features),
         loss=F.cross_entropy,
@@ -39,14 +50,14 @@ def make(features: int = 20_000, train: int = 60_000, test: int = 10_000) -> Tas
 
 
 class SparseLogistic(nn.Module):
-    """Two-class logistic regression; the gradient of its weights is a sparse tensor.
+    """Two-class logistic regression; the gradient of its weights is a sparse tensor, unless `dense`.
 
     Input: {"features": samples x 50, "values": samples x 50}; unused places hold feature 0, value 0.
     """
 
-    def __init__(self, features: int):
+    def __init__(self, features: int, dense: bool = False):
         super().__init__()
-        self.weights = nn.EmbeddingBag(features + 1, 1, mode="sum", sparse=True, padding_idx=0)
+        self.weights = nn.EmbeddingBag(features + 1, 1, mode="sum", sparse=not dense, padding_idx=0)
         nn.init.zeros_(self.weights.weight)
 
     def forward(self, samples: dict[str, Tensor]) -> Tensor:

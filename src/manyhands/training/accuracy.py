@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 IGNORED = -100  # as a target, by torch's default
-MOST_CLASSES = 1000  # of a vocabulary nobody reads the accuracy of every word
+MOST_CLASSES = 1000  # of a vocabulary nobody reads the accuracy of every word: larger numbers share a slot, the next
+NOT_ASKED = MOST_CLASSES + 1  # the slot of targets that are ignored
+SLOTS = MOST_CLASSES + 2
 
 
 class Accuracy:
@@ -21,9 +23,14 @@ class Accuracy:
     """
 
     def __init__(self) -> None:
-        self.right = torch.zeros(0, dtype=torch.int64)
-        self.seen = torch.zeros(0, dtype=torch.int64)
+        self._counts: Tensor | None = None  # of a slot: wrong answers, right ones; where the batches are
         self._shifted: bool | None = None  # by one place; None until the first batch
+
+    def reset(self) -> None:
+        """Back to no batches; the counts keep their place in memory."""
+        self._shifted = None
+        if self._counts is not None:
+            self._counts.zero_()
 
     def add(self, output: Any, target: Any, own_loss: Tensor | None = None) -> None:
         """Take in a batch; one without class numbers changes nothing."""
@@ -36,21 +43,23 @@ class Accuracy:
             scores, target = scores[..., :-1, :], target[..., 1:]
         right = _right(scores, target)
         if right is not None:
-            self._count(right.reshape(-1).cpu(), target.reshape(-1).cpu().long())
+            self._count(right.reshape(-1), target.reshape(-1).long())
 
     def _count(self, right: Tensor, target: Tensor) -> None:
-        known = target >= 0
-        right, target = right[known], target[known]
-        size = max(len(self.seen), int(target.max()) + 1 if len(target) else 0)
-        self.seen = _grow(self.seen, size) + torch.bincount(target, minlength=size)
-        self.right = _grow(self.right, size) + torch.bincount(target[right], minlength=size)
+        """Add to a table of fixed size: a GPU is asked neither for the largest target nor for anything else."""
+        if self._counts is None:
+            self._counts = torch.zeros(2 * SLOTS, dtype=torch.int64, device=target.device)
+        slot = torch.where(target < 0, NOT_ASKED, target.clamp(max=MOST_CLASSES))
+        self._counts.scatter_add_(0, 2 * slot + right, torch.ones_like(slot))
 
     def result(self) -> dict[str, Any]:
-        total = int(self.seen.sum())
-        classes = enumerate(self.seen.tolist() if len(self.seen) <= MOST_CLASSES else [])
+        counts = torch.zeros(2 * SLOTS) if self._counts is None else self._counts.cpu()
+        wrong, right = counts.reshape(SLOTS, 2)[:NOT_ASKED].T.tolist()
+        seen = [sum(pair) for pair in zip(wrong, right, strict=True)]
+        total, more = sum(seen), seen[MOST_CLASSES]
         return {
-            "accuracy": float(self.right.sum()) / total if total else None,
-            "per_class": {str(number): float(self.right[number]) / int(seen) for number, seen in classes if seen},
+            "accuracy": sum(right) / total if total else None,
+            "per_class": {} if more else {str(n): right[n] / count for n, count in enumerate(seen) if count},
         }
 
 
@@ -82,7 +91,3 @@ def _right(output: Tensor, target: Tensor) -> Tensor | None:
     if output.shape == target.shape and output.is_floating_point():  # one logit a sample
         return (output > 0) == target.bool()
     return None
-
-
-def _grow(counts: Tensor, size: int) -> Tensor:
-    return torch.cat([counts, counts.new_zeros(size - len(counts))])

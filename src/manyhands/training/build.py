@@ -109,13 +109,13 @@ def check_length(job: Job) -> None:
     epochs, workers = job.epochs, job.settings.loader_workers
     if job.endless and job.settings.max_steps is None:
         raise BadInput(
-            "task.train is a stream without a length, so nobody knows how many steps an epoch has; "
-            "give max_steps (--max-steps), or give it a __len__ (samples of an epoch)"
+            "task.train is a stream without a length, so the number of steps per epoch is unknown; "
+            "give max_steps (--max-steps), or give it a __len__ (samples per epoch)"
         )
     if job.endless and epochs > 1:
         raise BadInput(
             f"task.train is a stream without a length, so {epochs} epochs cannot be told apart; "
-            "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples of an epoch)"
+            "use epochs=1 with max_steps for the whole fit, or give it a __len__ (samples per epoch)"
         )
     if isinstance(workers, int) and workers > 1:
         raise BadInput(f"a stream is read by one worker process per rank (loader_workers: {workers}); use 0, 1 or auto")

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..data.order import PlannedStep
 from ..record.cores import available_cores
+from ..record.summary import mean_losses
 from ..strategies.contract import Worker
 from ..strategies.job import Job
 from ..strategies.pieces.rank_model import full_weights
 from ..world.rank import Rank
-from .evaluate import evaluate_model
+from .evaluation import Evaluation
 from .figures import RankFigures
 from .losses import weighted_mean
 from .observers import Observer
@@ -29,6 +30,7 @@ class Judge:
         judges = rank.leads or (survive and not rank.serves)  # any rank may come to lead
         needed = job.test is not None or job.task.ema is not None
         self._model = job.copies()[0] if judges and needed else None
+        self._evaluation: Evaluation | None = None  # made with the first one; later ones are faster
 
     def test(self, weights: dict[str, Any] | None) -> dict[str, Any] | None:
         """What the record calls `test`; None where there is nothing to test, or another rank does it."""
@@ -36,11 +38,12 @@ class Judge:
             return None
         self._rank.say("evaluation")
         self._model.load_state_dict(weights)
-        model = self._model.to(self._rank.device)
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self._job, self._model, self._job.test, self._rank.device)
         if self._rank.hosts == 1:
             torch.set_num_threads(available_cores())  # the other ranks only wait meanwhile
         try:
-            return evaluate_model(self._job, model, self._job.test, self._rank.device)
+            return self._evaluation.figures()
         finally:
             torch.set_num_threads(self._rank.threads)
 
@@ -59,8 +62,8 @@ class Judge:
 class EpochEnd(Observer):
     """Evaluates on rank 0 and tells the caller; `weights` are those of the last epoch, on rank 0, `averaged` their average."""
 
-    def __init__(self, job: Job, rank: Rank, worker: Worker, figures: RankFigures, judge: Judge):
-        self.rank, self.worker, self.figures, self.judge = rank, worker, figures, judge
+    def __init__(self, job: Job, rank: Rank, worker: Worker, figures: RankFigures, judge: Judge, logs: bool = False):
+        self.rank, self.worker, self.figures, self.judge, self.logs = rank, worker, figures, judge, logs
         self.weights: dict[str, Any] | None = None
         self.averaged: dict[str, Any] | None = None
         self._averages, self._order = job.task.ema is not None, job.order
@@ -92,6 +95,8 @@ class EpochEnd(Observer):
             entry = self._entry(last, everyone)
             self.figures.history.add_epoch(entry)
             if rank.leads:
+                if self.logs:
+                    rank.tell("losses", self._losses(last, everyone))
                 rank.tell("epoch", entry)
         if self.worker.updater.by_figure and last.number + 1 == self._order.steps_per_epoch:
             self._follow(entry)
@@ -120,6 +125,12 @@ class EpochEnd(Observer):
             entry.update(_figures("ema_test", averaged))
         history.evaluation_seconds += time.monotonic() - began if test is not None else 0.0
         return entry
+
+    def _losses(self, last: PlannedStep, everyone: list[Any]) -> tuple[int, list[float | None]]:
+        """The steps before this epoch, and the loss of each of its steps over all ranks."""
+        first = last.before - last.number
+        found = [{"losses": own} for own in everyone if own is not None]
+        return first, mean_losses(found, first, last.before + 1)
 
     def _follow(self, entry: dict[str, Any] | None) -> None:
         """A schedule that goes by a figure gets that of rank 0 on every process: the test loss, else the epoch's own."""

@@ -10,14 +10,12 @@ from torch import Tensor, nn
 
 from ..data.feed import each_once
 from ..data.process_state import seeded
-from ..data.sources import Source
 from ..errors import BadInput
 from ..strategies.job import Job, StepSettings
-from ..strategies.pieces.units import units_of
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
-from .accuracy import Accuracy
 from .build import build
+from .evaluation import Evaluation
 from .metrics import Metrics
 from .proof.probe import weigh
 
@@ -44,8 +42,8 @@ def evaluate(
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
     weigh(job)
-    model = with_weights(job.model, weights).to(torch.device(device))
-    return evaluate_model(job, model, source, torch.device(device))
+    model = with_weights(job.model, weights)
+    return Evaluation(job, model, source, torch.device(device)).figures()
 
 
 @torch.no_grad()
@@ -73,35 +71,11 @@ def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     for name in [*own, *weights]:
         if name not in weights or name not in own:
             missing = "the weights" if name not in weights else "the model"
-            raise BadInput(f'these weights are of another model: {missing} have no "{name}"')
+            raise BadInput(f'these weights belong to another model: {missing} have no "{name}"')
         if own[name].shape != weights[name].shape:
             raise BadInput(
-                f'these weights are of another model: "{name}" is {tuple(weights[name].shape)}, '
+                f'these weights belong to another model: "{name}" is {tuple(weights[name].shape)}, '
                 f"the model has {tuple(own[name].shape)}"
             )
     model.load_state_dict(dict(weights))
     return model
-
-
-@torch.no_grad()
-def evaluate_model(job: Job, model: nn.Module, source: Source, device: torch.device) -> dict[str, Any]:
-    """What the record calls `test`."""
-    task, calling = job.task, job.calling
-    training = model.training
-    model.eval()
-    loss_sum = torch.zeros((), dtype=torch.float64)
-    metrics, accuracy = Metrics(task.metrics or {}, device), Accuracy()
-    samples, units = 0, 0.0
-    for input, target, count in each_once(source, task.eval_batch_size or task.batch_size, device):
-        samples += count
-        output = calling.output(model, input)
-        loss = calling.loss_of(output, target)
-        number = float(count) if job.weight is None else float(units_of(job.weight, target))
-        loss_sum += loss.double().cpu() * number if number else 0.0
-        units += number
-        metrics.update(output, target, count)
-        if task.metrics is None:
-            accuracy.add(output, target, loss if task.loss is None else None)
-    model.train(training)
-    mean = float(loss_sum) / units if units else None
-    return {"samples": samples, "loss": mean, **accuracy.result(), **metrics.result()}

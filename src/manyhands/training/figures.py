@@ -154,7 +154,9 @@ class RankFigures(Observer):
             notes=[note for item in everyone for note in item["extra"].get("notes", [])],
         )
         if helped := sum(item["helped"] for item in everyone):
-            record["notes"].append(f"ranks that were done early made {helped:,} shares of others at the end of epochs")
+            record["notes"].append(
+                f"ranks that finished early processed {helped:,} shares of others at the end of epochs"
+            )
         return record
 
     # ------------------------------------------------------------ sums over processes

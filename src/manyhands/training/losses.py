@@ -91,7 +91,7 @@ class Losses:
     def _know(self, step: int, mean: float, count: int, units: float) -> None:
         if count and units != 0 and not math.isfinite(mean):  # a part that is all padding has no loss
             raise RankFailed(
-                f"{who(self.rank.index, self.rank.ranks, self.rank.processes)}: the loss of step {step + 1} is {mean}, "
+                f"{who(self.rank.index, self.rank.ranks, self.rank.processes, self.rank.board.host)}: the loss of step {step + 1} is {mean}, "
                 "not a finite number; lower the learning rate, clip gradients (clip=1.0) or look at the data",
                 rank=self.rank.index,
                 step=step + 1,

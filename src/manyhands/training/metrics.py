@@ -36,7 +36,7 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any], device: torch.device):
         self._gathering: dict[str, Any] = {}
         self._means: dict[str, Callable[..., Any]] = {}
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float | Tensor] = {}  # on the GPU where that is where they are: nobody waits for it
         self._samples = 0
         for name, metric in metrics.items():
             with _named(name):
@@ -61,7 +61,7 @@ class Metrics:
 
     def result(self) -> dict[str, Any]:
         """The figures by name, as plain data."""
-        found: dict[str, Any] = {name: total / self._samples for name, total in self._sums.items()}
+        found: dict[str, Any] = {name: float(total) / self._samples for name, total in self._sums.items()}
         for name, metric in self._gathering.items():
             with _named(name):
                 found.update(_flat(name, metric.compute()))
@@ -123,8 +123,11 @@ def _named(name: str) -> Iterator[None]:
         ) from problem
 
 
-def _mean(value: Any) -> float:
-    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
+def _mean(value: Any) -> float | Tensor:
+    if not isinstance(value, Tensor):
+        return float(value)
+    mean = value.double().mean()
+    return mean if mean.is_cuda else float(mean)
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from .checkpoints.interval import Interval
 class RankOrders:
     on_step: bool = False  # the caller looks at every step,
     on_epoch: bool = False  # at every epoch
+    logs: bool = False  # and at the loss of each step, told epoch by epoch
     folder: Path | None = None  # where checkpoints go,
     every: Interval | None = None  # how often (None: none are written),
+    marker: Path | None = None  # a file of the caller's: who does not see it hands checkpoints over instead,
     task: dict[str, Any] = field(default_factory=dict)  # and which task they are of (same_task.py, conditions.py)
     resume: Checkpoint | None = None  # where to go on from
     faults: tuple[dict[str, Any], ...] = ()  # what happened in earlier attempts of this fit

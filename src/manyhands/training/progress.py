@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar in a terminal, a plain line now and then elsewhere."""
+"""Progress: a bar in a terminal or a notebook, a plain line on standard error now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 from ..record.untrusted import plain
 from ..strategies.contract import Strategy
 from ..strategies.job import Job
+from .notebook import Cell, in_notebook
 
 PLAIN_SECONDS = 10.0  # between plain lines
 
 
 class Progress:
-    """Hears what rank 0 tells and shows it. Does nothing when not wanted."""
+    """Hears what rank 0 tells and shows it. Does nothing when not wanted. In a comparison all fits share one notebook cell."""
 
-    def __init__(self, strategy: Strategy, job: Job, shown: bool):
+    def __init__(self, strategy: Strategy, job: Job, shown: bool | Cell):
         self.title = f"{job.task.name or 'task'} · {strategy} · {strategy.ranks} rank{'s' * (strategy.ranks != 1)}"
         self.total = job.total_steps
-        self.shown = shown
-        self.live = shown and sys.stderr is not None and sys.stderr.isatty()
+        self.shown = bool(shown)
+        self._cell = shown if isinstance(shown, Cell) else Cell() if shown and in_notebook() else None
+        self.live = self.shown and self._cell is None and sys.stderr is not None and sys.stderr.isatty()
         self._bar: Any = None
         self._said = time.monotonic()
 
@@ -49,6 +51,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._cell is not None:
+            self._cell.end()
 
     def hear(self, kind: str, content: Any) -> None:
         if not self.shown:
@@ -60,10 +64,16 @@ class Progress:
         elif kind == "note":
             self._line(str(content))
 
+    def warn(self, text: str) -> None:
+        """A line that is shown even where progress is not wanted."""
+        self._line(text)
+
     def _step(self, content: dict[str, Any]) -> None:
         figures = _figures(content)
         if self._bar is not None:
             self._bar.update(self._row, completed=content["step"], figures=figures)
+        elif self._cell is not None:
+            self._cell.bar(self.title, content["step"], content["steps"], figures)
         elif time.monotonic() - self._said > PLAIN_SECONDS:
             self._said = time.monotonic()
             self._line(f"{self.title}: step {content['step']} of {content['steps']}, {figures}")
@@ -78,6 +88,8 @@ class Progress:
         text = plain(text)  # notes may name what stands in a file
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
+        elif self._cell is not None:
+            self._cell.line(text)
         else:
             print(text, file=sys.stderr, flush=True)
 

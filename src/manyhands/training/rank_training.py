@@ -51,20 +51,19 @@ class RankTraining:
         rank.board.row(rank.index)[FIRST] = rank.clock.steps + 1
         self.capture = self._captured(worker, feed)  # makes a few steps of its own, and may compile the model
         self.worker = self.figures.worker = self.capture.worker
-        self.epoch_end = EpochEnd(job, rank, self.worker, self.figures, self.judge)
+        self.epoch_end = EpochEnd(job, rank, self.worker, self.figures, self.judge, orders.logs)
         self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(), rank.barrier)
 
     def run(self) -> Outcome | None:
         rank, first = self.rank, self.rank.clock.steps
-        started = time.monotonic()  # of the machine, so the caller's is the same
         if rank.leads:
-            rank.tell("started", started)
+            rank.tell("started", time.monotonic())  # of the machine, so a caller on it has the same
         self.figures.marks.begin(self.figures.made)
         self.loop.run(self.job.order.epochs(first, self.job.total_steps))
         # resumed at the very end no epoch was trained, as every process sees: the weights are asked for here
         if rank.clock.steps == first:
             self.epoch_end.collect()
-        outcome = self._outcome(started)
+        outcome = self._outcome()
         rank.done()
         self.worker.close()
         return outcome
@@ -94,7 +93,8 @@ class RankTraining:
         job, rank = self.job, self.rank
         # on_step looks at every step of every rank in its order; a stream cannot be asked for another rank's samples
         alone = rank.ranks == 1 or job.order.accumulate > 1 or self.orders.on_step or job.settings.keep_batches
-        helps = self.strategy.traits.helps and not alone and not isinstance(job.train, StreamSource)
+        able = not rank.serves and rank.shared is not None  # over several hosts ranks do not see each other's board
+        helps = self.strategy.traits.helps and able and not alone and not isinstance(job.train, StreamSource)
         return LateShares(feed, rank, helps, self.orders.survives) if helps or self.orders.survives else feed
 
     def _figures(self, worker: Worker, feed: RankFeed) -> RankFigures:
@@ -134,18 +134,18 @@ class RankTraining:
 
     # ------------------------------------------------------------ the end
 
-    def _outcome(self, started: float) -> Outcome | None:
+    def _outcome(self) -> Outcome | None:
         mine = self.figures.final()
         while True:  # again where the rank that leads dies and another must deliver in its place
             everyone = self.rank.gather(mine)
             outcome, weights = None, self.epoch_end.weights
             if self.rank.leads and weights is not None and everyone is not None:
-                outcome = self._summed_up([item for item in everyone if item is not None], weights, started)
+                outcome = self._summed_up([item for item in everyone if item is not None], weights)
             if self.rank.deliver(outcome):
                 return None if self.orders.survives else outcome  # the caller has it
             self.epoch_end.collect()
 
-    def _summed_up(self, everyone: list[dict[str, Any]], weights: dict[str, Any], started: float) -> Outcome:
+    def _summed_up(self, everyone: list[dict[str, Any]], weights: dict[str, Any]) -> Outcome:
         history = self.figures.history
         if history.test is None:  # nothing was left to train, or the rank that evaluated is dead
             history.test = self.judge.test(weights)
@@ -161,7 +161,7 @@ class RankTraining:
             ema=averaged
             and {"decay": self.job.task.ema, "test": history.ema_test, "weights_sha256": weights_digest(averaged)},
             environment=environment(),
-            first_step_time=started,
+            transport=self.rank.transport,
             status="stopped" if self.loop.stopped else "done",
             reason=self.loop.stopped,
             **self.capture.record(),

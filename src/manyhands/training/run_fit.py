@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,28 +16,30 @@ import torch
 from ..data.loading import DatasetSource
 from ..data.sources import TensorSource
 from ..data.stream import StreamSource
-from ..errors import RankFailed, Refused
+from ..errors import BadInput, ManyhandsError, RankFailed, Refused
 from ..record.live import Live
 from ..record.run import Run
 from ..record.run_folder import held
-from ..strategies.contract import Strategy, processes
+from ..record.trackers.log import Log, Logs
+from ..strategies.contract import Strategy, processes, with_ranks
 from ..strategies.job import Job
 from ..task import Task
-from ..world.devices import resolve_devices
+from ..world.engines.choose import opened
 from ..world.engines.engine import Engine
-from ..world.engines.local import Local
 from ..world.engines.torchrun import Torchrun
-from ..world.launch.fork_server import warm_up
+from ..world.launch.by_value import CannotTravel
 from ..world.launch.forked import without_lost_threads
-from ..world.rank import started_by_torchrun
 from . import PRELOAD
 from .attempts import Attempts
 from .build import build, check_length
 from .checkpoints.read import latest
+from .checkpoints.resuming import written_between
+from .known_so_far import KnownSoFar
 from .progress import Progress
 from .rank_training import Outcome
 from .settings import FitSettings
 from .task_notes import notes_after, notes_before
+from .travel import ADVICE, unsendable
 
 KINDS: dict[type, str] = {TensorSource: "memory", DatasetSource: "dataset", StreamSource: "stream"}
 
@@ -42,9 +47,25 @@ KINDS: dict[type, str] = {TensorSource: "memory", DatasetSource: "dataset", Stre
 @without_lost_threads
 def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
     """Train `task` under `strategy`; the error that ends a run carries its record."""
-    began = time.monotonic()
-    engine = _engine()
-    devices = resolve_devices(settings.device, max(processes(strategy), strategy.ranks))
+    with opened(settings.on, PRELOAD) as engine:
+        for tracker in settings.trackers if engine.leads else ():
+            tracker.load()
+        part = settings.on is engine
+        strategy = strategy if part else _on_what_is_there(engine, strategy, settings)
+        here = partial(_run_on, engine, task, strategy, settings)
+        try:
+            return engine.together(processes(strategy), here, _without_weights, part)
+        except ManyhandsError as problem:
+            if problem.run is not None and problem.run.reason != str(problem):  # another process knew why
+                _ended(problem.run, problem.run.status, str(problem), settings.run_dir if engine.leads else None)
+            raise
+
+
+def _run_on(engine: Engine, task: Task, strategy: Strategy, settings: FitSettings) -> Run:
+    began, most = time.monotonic(), max(processes(strategy), strategy.ranks)
+    engine.reserve(most)
+    engine.check(processes(strategy), str(strategy), settings.survives)
+    devices = engine.devices(settings.device, most)
     job = build(task, settings.step)
     check_length(job)
     if engine.leads:
@@ -52,13 +73,20 @@ def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
             job.notes += notes_before(job)
     run = _new_run(job, strategy, devices, settings)
     folder = settings.run_dir if engine.leads else None
-    with held(folder), Progress(strategy, job, shown=settings.progress) as display:
-        live = Live(run, folder)
+    with (
+        held(folder),
+        Progress(strategy, job, shown=settings.progress) as display,
+        _logged(run, settings, engine.leads, display) as log,
+    ):
+        live, known = Live(run, folder), KnownSoFar()
 
         def show(kind: str, content: Any) -> None:
             live.hear(kind, content)
+            known.hear(kind, content)
             display.hear(kind, content)
+            log.hear(kind, content)
 
+        engine.lost = lambda reason: _ended(run, "failed", reason, folder)
         attempts = Attempts(job, strategy, devices, settings, engine, run, show, began)
         try:
             outcome = attempts.run()
@@ -66,28 +94,53 @@ def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
             refusal.run = _ended(run, "refused", str(refusal))
             raise
         except RankFailed as failure:
-            failure.run = _ended(run, "failed", str(failure), settings.run_dir)
+            failure.run = _ended(run, "failed", str(failure), folder)
             raise
-        except KeyboardInterrupt:
-            _ended(run, "stopped", "interrupted (Ctrl-C)", settings.run_dir)
+        except CannotTravel as problem:
+            raise BadInput(f"{unsendable(task) or f'the task cannot be sent to a rank: {problem}'}; {ADVICE}") from None
+        except KeyboardInterrupt as ending:
+            known.fill(run)
+            ending.run = _ended(run, "stopped", "interrupted (Ctrl-C)", folder)  # type: ignore[attr-defined]
             raise
         finally:
             live.close()
         if outcome is not None:
-            _fill(run, outcome, attempts.began)
-            if isinstance(engine, Local):  # a rank of torchrun's has trained the job's own model
+            _fill(run, outcome, attempts)
+            if not isinstance(engine, Torchrun):  # a rank of torchrun's has trained the job's own model
                 with suppress(Exception):  # notes are no reason to lose a run
                     run.notes += notes_after(job, outcome.weights, run.updates, run.losses)
             _save(run, settings)
     return run
 
 
-def _engine() -> Engine:
-    """torchrun's where it started this process, else our own; that one imports torch beside us while we build the job."""
-    if started_by_torchrun():
-        return Torchrun()
-    warm_up(PRELOAD)
-    return Local()
+@contextmanager
+def _logged(run: Run, settings: FitSettings, leads: bool, display: Progress) -> Iterator[Log]:
+    """The trackers of this fit. They are told its end here, unless a comparison has more to say."""
+    logs = settings.logs or Logs(settings.trackers if leads else [])
+    try:
+        yield logs.open(run, settings.run_dir, display.warn, lambda text: display.hear("note", text))
+    finally:
+        if settings.logs is None:
+            logs.finish([run])
+
+
+def _on_what_is_there(engine: Engine, strategy: Strategy, settings: FitSettings) -> Strategy:
+    """Where torchrun has started this fit again on more or fewer processes, it goes on with ranks for all of them."""
+    needed, there, folder = processes(strategy), engine.processes, settings.checkpoints
+    if there is None or there == needed or settings.every is None or folder is None:
+        return strategy
+
+    def changed() -> Strategy:
+        again = engine.restarts > 0 or written_between(folder, engine.began, engine.born)
+        return with_ranks(strategy, strategy.ranks + there - needed) if again else strategy
+
+    return engine.agreed(changed)
+
+
+def _without_weights(run: Run) -> Run:
+    light = copy.copy(run)
+    light.weights = light.ema_weights = None
+    return light
 
 
 def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], settings: FitSettings) -> Run:
@@ -112,9 +165,9 @@ def _new_run(job: Job, strategy: Strategy, devices: list[torch.device], settings
     )
 
 
-def _fill(run: Run, outcome: Outcome, began: float) -> None:
+def _fill(run: Run, outcome: Outcome, attempts: Attempts) -> None:
     record = dict(outcome.record)
-    run.startup_seconds = record.pop("first_step_time") - began
+    run.startup_seconds = (attempts.started or attempts.began) - attempts.began
     run.notes += record.pop("notes")
     entries = {entry["epoch"]: entry for entry in [*record["epochs"], *run.epochs]}
     record["epochs"] = [entries[epoch] for epoch in sorted(entries)]  # ranks that led and died have told theirs

@@ -10,9 +10,13 @@ from typing import Any
 
 from ..errors import BadInput
 from ..record.run_folder import CHECKPOINTS
+from ..record.trackers import Chosen, Tracker, trackers_of
+from ..record.trackers.log import Logs
 from ..strategies.job import StepSettings, check_count
+from ..world.engines.choose import On
 from ..world.rank import Rank
 from .checkpoints.interval import Interval, interval
+from .notebook import Cell
 
 Callback = Callable[[Any], Any]  # sees the figures of a step or an epoch; ends the run by returning true
 _STEP = {item.name for item in fields(StepSettings)}
@@ -33,7 +37,10 @@ class FitSettings:
     on_death: str = "end"
     on_step: Callback | None = None
     on_epoch: Callback | None = None
-    progress: bool = True
+    progress: bool | Cell = True
+    on: On = "local"
+    log: Chosen = None  # trackers by name ("wandb,csv") or as objects
+    logs: Logs | None = None  # those of a comparison, which ends them itself
     time_limit: float | None = None  # seconds for the whole fit
     command: str | None = None  # for the record: what was typed,
     source: str | None = None  # and what finds the task again
@@ -56,6 +63,7 @@ class FitSettings:
             raise BadInput(f"max_restarts must be 0 or more (found {self.max_restarts!r})")
         if self.stall_seconds is not None and not self.stall_seconds > 0:
             raise BadInput(f"stall_seconds must be above 0 (found {self.stall_seconds!r})")
+        trackers_of(self.log, self.run_dir)
         if self.on_death not in ("end", "continue"):
             raise BadInput(f'on_death must be "end" or "continue" (found {self.on_death!r})')
 
@@ -68,6 +76,11 @@ class FitSettings:
     def checkpoints(self) -> Path | None:
         """Their folder, where there may be some."""
         return Path(self.run_dir).absolute() / CHECKPOINTS if self.run_dir is not None else None
+
+    @property
+    def trackers(self) -> list[Tracker]:
+        """Where the figures are logged."""
+        return trackers_of(self.log, self.run_dir)
 
     @property
     def survives(self) -> bool:

@@ -6,10 +6,13 @@ import torch
 
 from ..errors import BadInput
 from ..record.cores import available_cores
+from .rank import started_by_torchrun, torchrun_world
 
 
-def default_ranks() -> int:
-    """One per GPU, else one per core, at least two."""
+def default_ranks(beside: int = 0) -> int:
+    """One per GPU, else one per core, at least two; under torchrun, its processes but those `beside` that only serve."""
+    if started_by_torchrun():
+        return max(1, torchrun_world()[1] - beside)
     return max(2, torch.cuda.device_count() or available_cores())
 
 

@@ -21,10 +21,11 @@ from ..record.clock import Clock
 from ..record.cuda_clock import CudaClock
 from .health.heartbeats import ARRIVALS, ARRIVED, DONE, PHASE_NUMBERS, PID, Board
 from .launch.processes import LaunchedProcess
-from .launch.rendezvous import meet
+from .launch.rendezvous import meet, meet_over_hosts
 from .shared_memory import Slot, attach_tensors, open_of_process, share_tensors
 
-TRANSPORTS = ("auto", "gloo", "nccl", "shm")
+TRANSPORTS = ("auto", "gloo", "nccl", "shm", "hosts")
+BACKENDS = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl", "shm": "manyhands_shm", "hosts": "manyhands_hosts"}
 COLLECTIVE_SECONDS = 600.0  # no wait inside a collective is longer; dead and stalled ranks are noticed much sooner
 
 
@@ -42,14 +43,15 @@ class Rank:
         tell: Callable[[str, Any], None],
         ask: Callable[[str, Any], Any],
         shared: Mapping[str, Tensor] | None = None,
-        hosts: int = 1,
+        by_host: list[list[int]] | None = None,
     ):
         self.index, self.processes, self.ranks, self.device = index, processes, ranks, device
         self.devices = [device]  # of all ranks, where one process holds several (threads)
         self.threads, self.tell, self.ask = threads, tell, ask
         self.shared = dict(shared) if shared is not None else None
-        self.hosts = hosts
-        self.host = socket.gethostname()
+        self.by_host = by_host or [list(range(processes))]  # the processes of each host
+        self.hosts = len(self.by_host)
+        self.host = board.host or os.environ.get("MANYHANDS_HOST") or socket.gethostname()  # as an agent calls it
         self.clock: Clock = CudaClock(device) if device.type == "cuda" else Clock()
         self.transport: str | None = None
         self._meeting = 0
@@ -157,16 +159,23 @@ class Rank:
 
 
 def choose_transport(asked: str, device: torch.device, processes: int, hosts: int) -> str:
-    """What carries tensors between ranks: NCCL where every rank has a GPU of its own, else shared memory or gloo."""
+    """What carries tensors between ranks: NCCL where every rank has a GPU of its own, else shared memory or gloo.
+
+    Over hosts it is both: shared memory inside each, gloo between them (between_hosts.py).
+    """
     if asked not in TRANSPORTS:
         raise BadInput(f'no transport named "{asked}"; there are: {", ".join(TRANSPORTS)}')
     if asked == "shm" and hosts > 1:
-        raise BadInput(f"transport=shm works within one host (hosts: {hosts}); use transport=gloo")
+        raise BadInput(f"transport=shm works within one host (hosts: {hosts}); use transport=hosts")
+    if asked == "hosts" and hosts == 1:
+        return "shm"
     if asked != "auto":
         return asked
     if device.type == "cuda" and processes <= torch.cuda.device_count():
         return "nccl"
-    return "shm" if device.type == "cpu" and hosts == 1 else "gloo"
+    if device.type != "cpu" or processes == hosts > 1:  # one process on each: nobody to share memory with
+        return "gloo"
+    return "shm" if hosts == 1 else "hosts"
 
 
 def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) -> None:
@@ -174,10 +183,12 @@ def connect(rank: Rank, asked: str, store: dist.Store | None, timeout: float) ->
     if rank.processes == 1 and asked == "auto":
         return
     transport = choose_transport(asked, rank.device, rank.processes, rank.hosts)
-    if transport == "shm":
-        from .shm import backend as shm  # noqa: F401 (registers the backend)
-    backend = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl", "shm": "manyhands_shm"}[transport]
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout)}
+    if transport in ("shm", "hosts"):  # importing them registers the backends
+        from . import between_hosts
+
+        options["pg_options"] = between_hosts.Options(rank.by_host) if transport == "hosts" else None
+    backend = BACKENDS[transport]
     if rank.processes == 1:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **options)
     elif store is None:
@@ -192,12 +203,20 @@ def disconnect(rank: Rank) -> None:
         dist.destroy_process_group()
 
 
-def rank_of(process: LaunchedProcess, device: torch.device, kind: type[Rank] = Rank) -> tuple[Rank, dist.Store | None]:
-    """A rank of our own launch, on one host: everything stays on loopback."""
+def rank_of(
+    process: LaunchedProcess,
+    device: torch.device,
+    kind: type[Rank] = Rank,
+    by_host: list[list[int]] | None = None,
+) -> tuple[Rank, dist.Store | None]:
+    """A rank of our own launch. On one host everything stays on loopback."""
     counts, caller = (process.index, process.processes, process.ranks), process.caller
-    rank = kind(*counts, device, process.board, process.threads, caller.tell, caller.ask, process.shared)
+    rank = kind(*counts, device, process.board, process.threads, caller.tell, caller.ask, process.shared, by_host)
     if process.processes == 1:
         return rank, None
+    if rank.hosts > 1:
+        assert process.store is not None
+        return rank, meet_over_hosts(*process.store)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     return rank, meet(process.meeting, process.port, process.index, process.processes)
 
@@ -210,7 +229,8 @@ def torchrun_world() -> tuple[int, int, int]:
     """(rank, world size, hosts) as torchrun says."""
     world = int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return int(os.environ["RANK"]), world, max(1, -(-world // local))
+    hosts = os.environ.get("GROUP_WORLD_SIZE", -(-world // local))  # hosts may have different numbers of ranks
+    return int(os.environ["RANK"]), world, max(1, int(hosts))
 
 
 def share_over_store(rank: Rank, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
@@ -226,11 +246,3 @@ def share_over_store(rank: Rank, tensors: Mapping[str, Tensor] | None) -> dict[s
     rank.barrier()
     os.close(mine)
     return attached
-
-
-def share_board(rank: Rank) -> None:
-    """One board for ranks of one host that have no common parent."""
-    pid, fd = rank.agree((os.getpid(), rank.board.fd))
-    if rank.index:
-        rank.use_board(Board(rank.processes, open_of_process(pid, fd)))
-    rank.barrier()

@@ -126,7 +126,7 @@ def test_the_picture_in_the_docstring_is_what_happens(
 
 def test_a_schedule_that_waits_for_itself_is_found() -> None:
     backwards_first = [[Backward(0, 0), Forward(0, 0)], [Forward(0, 1), Backward(0, 1)]]
-    with pytest.raises(ValueError, match=r"wait for each other for ever: Backward\(chunk=0, stage=0\)"):
+    with pytest.raises(ValueError, match=r"wait for each other forever: Backward\(chunk=0, stage=0\)"):
         simulate(backwards_first)
 
 
@@ -139,7 +139,9 @@ def test_the_clock_counts_what_it_is_told() -> None:
 def test_names() -> None:
     with pytest.raises(BadInput, match='no schedule named "gpip"; did you mean "gpipe"'):
         plan("gpip", 0, 2, 4)
-    with pytest.raises(BadInput, match=r"1f1b runs one stage a rank \(stages a rank: 2\); use schedule=interleaved"):
+    with pytest.raises(
+        BadInput, match=r"1f1b runs one stage per rank \(stages per rank: 2\); use schedule=interleaved"
+    ):
         plan("1f1b", 0, 2, 4, 2)
 
 

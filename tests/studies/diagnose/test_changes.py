@@ -97,6 +97,7 @@ def test_strategies_are_tried_without_what_holds_ranks_together() -> None:
     talking = base(threads=1, forward=3, backward=3, communication=4)
     tried, _ = labels(diagnosed("ddp:bucket_mb=0.1", ranks=2), talking)
     assert tried["no synchronisation"].measures == "communication"
+    assert tried["an average every 8 updates"].command == "manyhands train my_task.py local_sgd --ranks 2"
     assert tried["buckets of 25 MB"].command == "manyhands train my_task.py ddp --ranks 2"
     assert labels(diagnosed("locked", ranks=2), talking)[0]["hogwild with 2 ranks"].measures == "lock"
     assert labels(diagnosed("data_parallel", ranks=2), talking)[0]["ddp with 2 ranks"].measures == "launch"

@@ -8,7 +8,7 @@ import pytest
 
 from manyhands.studies.diagnose.judge import Evidence, judge
 from manyhands.studies.diagnose.whole import Parts
-from manyhands.studies.slices import Interval
+from manyhands.studies.intervals import Interval
 
 HEALTHY = {"load": 0.5, "forward": 3.0, "backward": 6.0, "update": 0.5}
 WHOLE = Parts(start=1.0, own_start=0.0, steps=20.0, evaluation=1.0, checkpoint=0.0, pause=0.0)

@@ -10,7 +10,7 @@ from manyhands.studies.diagnose.job import Diagnosed
 from manyhands.studies.diagnose.judge import judge
 from manyhands.studies.diagnose.whole import Parts
 from manyhands.studies.diagnose.words import verdict
-from manyhands.studies.slices import Interval
+from manyhands.studies.intervals import Interval
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
 from tests.studies.diagnose.test_judge import READING, evidence, gain, slow

@@ -11,7 +11,8 @@ import pytest
 
 from manyhands.bridges.scripts.witnessed import Stage
 from manyhands.errors import BadInput, RankFailed
-from manyhands.studies.verify.script import is_script, verify_script
+from manyhands.studies.verify.script import verify_script
+from manyhands.studies.verify.script_or_task import is_script
 from tests.conftest import ROOT
 
 ZOO = ROOT / "benchmarks" / "zoo" / "correctness" / "scripts"

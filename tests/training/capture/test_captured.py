@@ -155,7 +155,7 @@ def test_a_schedule_that_moves_more_than_the_rate_ends_replaying():
     [
         ({"optimizer": partial(torch.optim.RMSprop, lr=0.1)}, "torch has no recordable RMSprop"),
         ({"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)}, "dampening=0.5"),
-        ({"optimizer": partial(torch.optim.SGD, lr=0.1, foreach=True)}, "told not to run fused"),
+        ({"optimizer": partial(torch.optim.SGD, lr=0.1, foreach=True)}, "set not to run fused"),
         ({"samples": 8}, "smaller than one update's batches"),
         ({"model": partial(nn.Embedding, 10, 3, sparse=True)}, "sparse gradients"),
     ],

@@ -200,6 +200,7 @@ for attempt in range({times}):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_killed_while_writing_it_can_always_be_resumed(tmp_path: Path, times: int) -> None:
     """kill -9 of a whole process group at random moments: what is published is whole."""

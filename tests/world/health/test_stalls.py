@@ -89,7 +89,7 @@ def test_what_is_slow_is_not_stuck(rows: list[tuple[str, int, float]]) -> None:
 def in_a_first_step(step: int, used_each_tenth: float) -> RankFailed | None:
     """What is found within 1.5 s of a first step, looked at ten times a second, that uses so much of a processor."""
     spent, now = 0.0, time.monotonic()
-    finder = StallFinder(0.4, used=lambda pid: spent)
+    finder = StallFinder(0.4, used=lambda board, rank: spent)
     made = board(("forward", step, 0.0))
     made.row(0)[FIRST] = 1
     for _ in range(15):
@@ -146,10 +146,11 @@ def test_ranks_that_ended_are_not_judged() -> None:
             "rank 1 has been in forward of step 4 for N s; rank 0 waits for it in communication",
             marks=pytest.mark.soak,
         ),
-        (
+        pytest.param(
             signal_self(signal.SIGSTOP),
             "rank 1 has been in forward of step 4 for N s (its process is stopped); "
             "rank 0 waits for it in communication",
+            marks=pytest.mark.soak,
         ),
     ],
     ids=["hang", "spin", "stop"],
@@ -208,6 +209,7 @@ class SlowTest:
         return torch.zeros(12), 0
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("nothing_left")
 def test_a_long_evaluation_is_not_a_stall() -> None:
     run = fit(toy(test=SlowTest(), epochs=1), "ddp", ranks=2, stall_seconds=1.0)
@@ -216,6 +218,7 @@ def test_a_long_evaluation_is_not_a_stall() -> None:
     assert run.evaluation_seconds > 1.5
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("nothing_left")
 def test_a_fit_off_the_main_thread_is_watched_too() -> None:
     caught: list[RankFailed] = []

@@ -156,7 +156,7 @@ def test_the_caller_waits_a_short_while_for_a_lock_whose_holder_is_stuck(
     monkeypatch.setattr(watch, "BURY_SECONDS", 0.2)
     board = Board(2)
     holder(board.fd, 1)
-    with pytest.raises(PeerMissing, match="the lock did not come free: its holder is stuck"):
+    with pytest.raises(PeerMissing, match="the lock was not released: its holder is stuck"):
         board.bury(0)
 
 

@@ -28,6 +28,7 @@ mh.fit(toy(loss=BreakingLoss(sleep_forever, call=3)), "ddp", ranks=2, threads=1,
 """
 
 
+@pytest.mark.soak
 def test_orphans_of_a_killed_caller_end_themselves() -> None:
     """Kill -9 of the caller: nothing goes on."""
     code = ORPHANS.format(root=str(ROOT))

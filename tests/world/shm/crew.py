@@ -20,7 +20,7 @@ from manyhands.world.shm import backend as shm
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.shm"]
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "cloudpickle", "manyhands.world.between_hosts"]
 )
 MOST_RANKS = 6
 TIMEOUT = timedelta(seconds=60)
@@ -30,6 +30,7 @@ def serve(rank: int, pipe: Any) -> None:
     """A rank: each job is a function, run in a process group of its own."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     while True:
         function, arguments, group = cloudpickle.loads(pipe.recv_bytes())
         group["store"] = dist.FileStore(group["store"], group["world_size"])
@@ -57,7 +58,7 @@ class Crew:
         ranks: int,
         *arguments: Any,
         backend: str = shm.NAME,
-        options: shm.Options | None = None,
+        options: Any = None,
         timeout: timedelta = TIMEOUT,
     ) -> None:
         """Have `function(rank, *arguments)` called on every rank."""

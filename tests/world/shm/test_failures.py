@@ -122,6 +122,7 @@ LATE = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "what", ["all_reduce", "anyone", *(pytest.param(what, marks=pytest.mark.soak) for what in ("recv", "wait"))]
 )

@@ -23,7 +23,9 @@ def check(augmentation: object, images: object, keys: object) -> None:
             f"{name} augments images (n, channels, height, width) of uint8 or floating point; found {describe(images)}"
         )
     if not isinstance(keys, Tensor) or keys.dtype != torch.int64 or keys.shape != images.shape[:1]:
-        raise BadInput(f"{name} needs one int64 key a sample (expected int64 ({len(images)},), found {describe(keys)})")
+        raise BadInput(
+            f"{name} needs one int64 key per sample (expected int64 ({len(images)},), found {describe(keys)})"
+        )
     if keys.device != images.device:
         raise BadInput(f"{name}: the images are on {images.device} but the keys on {keys.device}; move the keys there")
 

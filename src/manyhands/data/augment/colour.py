@@ -67,7 +67,7 @@ class Normalise:
     def __post_init__(self) -> None:
         mean, std = per_channel(self.mean), per_channel(self.std)
         if len(mean) != len(std) or min(std, default=0) <= 0:
-            raise BadInput(f"Normalise needs one mean and one std above 0 a channel (found {mean}, {std})")
+            raise BadInput(f"Normalise needs one mean and one std above 0 per channel (found {mean}, {std})")
         set_fields(self, mean=mean, std=std)
 
     def __call__(self, images: Tensor, keys: Tensor | None = None) -> Tensor:

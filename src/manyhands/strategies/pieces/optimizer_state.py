@@ -155,7 +155,7 @@ def shareable_state(strategy: Strategy, job: Job) -> dict[str, Tensor]:
             if not isinstance(value, Tensor):
                 if value is None:
                     continue
-                raise refuse(strategy, f"cannot share the state of {kind} ({key} is no tensor); use optimizer=rank")
+                raise refuse(strategy, f"cannot share the state of {kind} ({key} is not a tensor); use optimizer=rank")
             if key == "step":
                 value = torch.zeros_like(value)
             elif key not in before[name] and bool(value.count_nonzero()):

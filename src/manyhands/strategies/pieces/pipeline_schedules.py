@@ -109,7 +109,9 @@ def plan(schedule: str, rank: int, ranks: int, chunks: int, stages_per_rank: int
     if schedule not in SCHEDULES:
         raise BadInput(f'no schedule named "{schedule}"{did_you_mean(schedule, SCHEDULES)}')
     if stages_per_rank > 1 and schedule != "interleaved":
-        raise BadInput(f"{schedule} runs one stage a rank (stages a rank: {stages_per_rank}); use schedule=interleaved")
+        raise BadInput(
+            f"{schedule} runs one stage per rank (stages per rank: {stages_per_rank}); use schedule=interleaved"
+        )
     if schedule == "interleaved":
         return list(interleaved(rank, ranks, chunks, stages_per_rank))
     return list(SCHEDULES[schedule](rank, ranks, chunks))

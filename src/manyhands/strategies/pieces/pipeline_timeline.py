@@ -66,7 +66,7 @@ def simulate(
 ) -> Timeline:
     """Run one plan per rank against a clock: receiving waits, sending does not. Costs may depend on the stage.
 
-    Raises ValueError where the plans wait for each other for ever.
+    Raises ValueError where the plans wait for each other forever.
     """
     todo = [list(plan) for plan in plans]
     stages = 1 + max((action.stage for actions in todo for action in actions), default=0)
@@ -90,7 +90,7 @@ def simulate(
                 moved = True
     stuck = [actions[len(done)] for actions, done in zip(todo, slots, strict=True) if len(done) < len(actions)]
     if stuck:
-        raise ValueError(f"these actions wait for each other for ever: {', '.join(map(str, stuck))}")
+        raise ValueError(f"these actions wait for each other forever: {', '.join(map(str, stuck))}")
     return Timeline(tuple(tuple(done) for done in slots))
 
 

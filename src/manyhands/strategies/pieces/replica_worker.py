@@ -39,7 +39,8 @@ class ReplicaWorker(OrdinaryWorker):
         self._loss = loss
         self.replicas = model.replicas
         self.criterion = criterion  # where the loss runs on replicas too
-        self.gathered_bytes = 0  # outputs of all replicas, held by the first
+        self.gathered_bytes = 0  # outputs of all replicas, held by the first,
+        self.loss_bytes = 0  # and what the loss over all of them keeps for backward, in its first step
         self.samples = [0] * len(self.replicas.devices)
 
     def step(self, batch: Batch | None) -> Loss | None:
@@ -103,6 +104,7 @@ class ReplicaWorker(OrdinaryWorker):
             held["activations"] += self.criterion.saved_bytes[index]
         states = self.updater.optimizer.state.values()
         first = index == 0
+        held["activations"] += self.loss_bytes * first
         held["optimizer"] = sum(t.nbytes for state in states for t in state.values() if isinstance(t, Tensor)) * first
         held["gathered"] = self.gathered_bytes * first
         return held

@@ -1,14 +1,15 @@
 """A server's side of the parameter server: it holds slices of the weights and serves one round a step.
 
 sync       take a message of every rank, sum in rank order, update, answer all
-async      take messages as they come: update, answer; the round ends when every rank has made its step
+async      take messages as they come: update, answer; the round ends when every rank has made its step; at the end
+           of an epoch those that are done make shares of slower ranks, until each has said that nothing more comes
 bounded    the same, but a rank too far ahead of the slowest is answered later
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -20,13 +21,13 @@ from ...data.batches import Batch
 from ...errors import RankFailed
 from ...model.optimizers import stand_in
 from ...world.rank import Rank
-from ..contract import Worker
+from ..contract import Loss, Worker
 from ..job import Job, trained_parameters
 from .gradient_slots import add
 from .optimizer_state import change_state, part_optimizer
 from .parameter_slices import Slice
 from .server_memory import MemoryServerEnd
-from .server_messages import PUSH, Gradients, Message
+from .server_messages import END, PUSH, Gradients, Message
 from .server_network import NetworkServerEnd
 from .units import correction
 from .updater import Updater
@@ -53,6 +54,7 @@ class Server(Worker):
         self.applied = [0] * rank.ranks  # updates with the gradient of each rank
         self.progress = [0] * rank.ranks  # messages of each rank
         self.round = 0
+        self.through: set[int] = set()  # ranks from which nothing more comes until all have met
         self.waiting: list[tuple[Message, int]] = []  # answers held back (bounded), and how long their updates took
         if rank.shared is not None:
             self.ranks_end: MemoryServerEnd | NetworkServerEnd = MemoryServerEnd(
@@ -86,11 +88,17 @@ class Server(Worker):
     def _serve_round(self) -> None:
         """Serve messages as they come until every rank has made this step."""
         self._answer_those_within_bounds()  # a rank that died meanwhile holds nobody back
-        while self._awaited():
-            message = self.ranks_end.take(self._awaited)
+        self._serve_while(self._awaited)
+
+    def _serve_while(self, awaited: Callable[[], bool]) -> None:
+        while awaited():
+            message = self.ranks_end.take(awaited)
             if message is None:
                 break
-            self.progress[message.sender] += 1
+            if message.kind == END:
+                self.through.add(message.sender)
+            else:
+                self.progress[message.sender] += 1
             took = 0
             if message.kind == PUSH:
                 self._note_staleness(message)
@@ -101,6 +109,14 @@ class Server(Worker):
 
     def _awaited(self) -> bool:
         return any(self.progress[rank] < self.round for rank in self.rank.board.living())
+
+    def settle(self) -> list[Loss]:
+        """Serve shares that ranks make for slower ones; the rounds begin again where all of them are then."""
+        if self.mode == "async" and self.rank.shared is not None:
+            self._serve_while(lambda: not self.through.issuperset(self.rank.board.living()))
+            self.through.clear()
+            self.progress = [self.round] * self.rank.ranks
+        return super().settle()
 
     def _answer_those_within_bounds(self) -> None:
         slowest = min((self.progress[rank] for rank in self.rank.board.living()), default=0)

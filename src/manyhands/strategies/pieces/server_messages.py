@@ -4,6 +4,7 @@
       send(PUSH, gradients)        ------>            take()          whole gradients, or rows of sparse ones
       receive(PUSH)                <------            reply()         the server's slice of the weights
       send(PASS)                   ------>            take()          a step without an update
+      send(END)                    ------>            take()          nothing more until all have met (mode=async)
 
 A rank has at most one message to each server under way. `server_memory` carries them within a host, `server_network`
 between hosts.
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from ...record.clock import Clock
 
-PASS, PUSH = 0, 1
+PASS, PUSH, END = 0, 1, 2
 UPDATES, RATE = 0, 1  # what a server tells all ranks
 Gradients = list[Tensor | None]
 

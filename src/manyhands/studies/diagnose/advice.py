@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...training.settings import FitSettings
-from ..slices import Interval, Variant, interval, speedups
+from ..intervals import Interval, interval
+from ..slices import Variant, speedups
 from .changes import Change
 from .job import Diagnosed
 from .whole import Parts

@@ -232,6 +232,12 @@ def _strategy(job: Diagnosed, share: _Shares) -> Iterator[Change | dict[str, str
     if strategy.name != "local_sgd":
         apart = make_strategy(f"local_sgd:period={NEVER}", ranks)
         yield Change(job.variant("no synchronisation", strategy=apart), measures="communication")
+        seldom = make_strategy("local_sgd:period=8", ranks)
+        yield Change(
+            job.variant("an average every 8 updates", strategy=seldom),
+            command=job.command(seldom),
+            training="ranks train apart between averages",
+        )
     if getattr(strategy, "bucket_mb", 25.0) != 25.0:
         wide = replace(strategy, bucket_mb=25.0)  # type: ignore[type-var]
         yield Change(job.variant("buckets of 25 MB", strategy=wide), command=job.command(wide))

@@ -18,7 +18,9 @@ from ...errors import BadInput
 from ...strategies import make_strategy
 from ...strategies.contract import Strategy
 from ...task import Task
+from ...training import PRELOAD
 from ...training.settings import FitSettings
+from ...world.engines.choose import LOCAL, opened
 from .advice import advice
 from .apply import apply_best
 from .job import Diagnosed
@@ -52,9 +54,12 @@ def diagnose(
     if not budget >= FEWEST_SECONDS:
         raise BadInput(f"budget must be at least {FEWEST_SECONDS} seconds (found {budget:g})")
     until = time.monotonic() + budget
-    with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:  # of the experiments' checkpoints
+    on = keywords.pop("on", LOCAL)
+    typed = {**(typed or {}), "on": on if isinstance(on, str) and on != LOCAL else None}
+    # a folder of the experiments' checkpoints, and one engine for all of them
+    with tempfile.TemporaryDirectory(prefix="manyhands-") as folder, opened(on, PRELOAD) as engine:
         asked = keywords.get("checkpoint_every") is not None
-        settings = FitSettings.of(progress=False, run_dir=folder if asked else None, **keywords)
+        settings = FitSettings.of(progress=False, run_dir=folder if asked else None, on=engine, **keywords)
         job = Diagnosed.of(task, make_strategy(strategy, ranks), settings, typed)
         found = Measured(job, run_stretch(job))
         found.look(say)

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..slices import Interval
+from ...record.neighbours import BUSY
+from ..intervals import Interval
 from .whole import Parts
 
 GAIN, SURE = 1.3, 1.15  # what being without it must bring, in the middle and in the worst round,
@@ -42,7 +43,6 @@ CROWDS = ("threads", "cores")
 BESIDE_STEPS = ("evaluation", "checkpoint", "start")
 PHASES_OF = {"loading": ("load",), "augmentation": ("load", "augment"), "update": ("update",)}
 THROTTLED = 0.15  # of the time that a quota held the ranks back
-BUSY = 0.15  # of the cores that others use
 
 
 @dataclass(frozen=True)

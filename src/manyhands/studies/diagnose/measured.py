@@ -13,7 +13,9 @@ from ...record.neighbours import Neighbours
 from ...record.run import PHASES, Run
 from ...record.slow_rank import agreed
 from ...record.throttling import Throttling
-from ..slices import Interval, Variant, interval, run_rounds, run_slice, speedups, steady_ms
+from ...world.engines.engine import Engine
+from ..intervals import Interval, interval
+from ..slices import Variant, run_rounds, run_slice, speedups, steady_ms
 from .advice import without
 from .changes import Change, changes
 from .job import Diagnosed
@@ -53,7 +55,7 @@ class Measured:
         self.neighbours.begin()
         self.throttling.begin()
         for number in range(LOOKS if (self.stretch.startup_seconds or 0.0) < SLOW_START else 1):
-            say(f"look {number + 1}: as it is")
+            say(f"measurement {number + 1}: the job as it is")
             self.base.slices.append(run_slice(self.base, SLICE_SECONDS))
             if self.base.problem is not None:
                 raise RankFailed(self.base.problem)
@@ -123,7 +125,8 @@ class Measured:
         return larger > 1 and then > PASSES * larger * statistics.median(_passes_ms(run) for run in self.base.runs)
 
     def evidence(self, even_if_busy: bool) -> Evidence:
-        others = self.neighbours.cores_of_others()
+        elsewhere = isinstance(self.job.settings.on, Engine) and self.job.settings.on.elsewhere  # cores unknown here
+        others = None if elsewhere else self.neighbours.cores_of_others()
         return Evidence(
             step_ms=self.step_ms,
             phases_ms=self.phases_ms,

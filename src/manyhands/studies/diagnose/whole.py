@@ -116,6 +116,6 @@ def trivial_start(strategy: Strategy, settings: FitSettings) -> float:
         optimizer=partial(torch.optim.SGD, lr=0.0),
         batch_size=size,
     )
-    plain = FitSettings(device=settings.device, threads=settings.threads, progress=False)
+    plain = FitSettings(device=settings.device, threads=settings.threads, progress=False, on=settings.on)
     run = run_fit(trivial, strategy, plain)
     return run.startup_seconds or 0.0

@@ -23,7 +23,7 @@ WHAT = {
     "update": "Updating the weights holds this job back",
     "evaluation": "Evaluation holds this job back",
     "checkpoint": "Writing checkpoints holds this job back",
-    "start": "Its start holds this job back",
+    "start": "Start-up holds this job back",
 }
 
 

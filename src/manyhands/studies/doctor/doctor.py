@@ -14,11 +14,12 @@ from ...record.cores import available_cores
 from ...strategies import make_strategy
 from ...strategies.contract import Strategy
 from ...strategies.job import Job, StepSettings
+from ...strategies.table import HANDFUL
 from ...task import Task
 from ...training.build import build
+from ...training.travel import ADVICE, unsendable
 from ...world.devices import default_ranks
-from ..compare import HANDFUL
-from .check import Check, from_error, problem
+from .check import Check, from_error, ok, problem
 from .job_checks import check_batch, check_data, check_needs, check_strategy, read_some
 from .machine import (
     check_cores,
@@ -33,7 +34,6 @@ from .machine import (
 )
 from .needs import needs
 from .surroundings import Load, check_gpus, check_launcher, check_network
-from .travel import check_travel
 
 LOOK_SECONDS = 1.0  # at others' load, at least
 PREFETCHED = 2  # batches each loader worker holds ready
@@ -90,7 +90,12 @@ def _task_checks(
     task: Task, settings: StepSettings, chosen: Strategy | None, ranks: int | None, workers: int
 ) -> tuple[list[Check], float]:
     """The checks, and the bytes of one batch over all ranks."""
-    travel = check_travel(task)
+    refused = unsendable(task)
+    travel = (
+        problem("travel", refused, ADVICE)
+        if refused
+        else ok("travel", "all parts of the task can be sent to the ranks")
+    )
     if travel.status != "ok":
         return [travel], 0.0
     try:
@@ -99,7 +104,7 @@ def _task_checks(
         return [travel, from_error("task", refusal)], 0.0
     except Exception as error:  # of a factory: the model's, or what it calls
         words = f"making its model or data failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        return [travel, problem("task", words, "mend the task's model or data function")], 0.0
+        return [travel, problem("task", words, "fix the task's model or data function")], 0.0
     asked = [chosen] if chosen is not None else _handful(job, ranks)
     reading, free = read_some(job), free_memory()
     found = needs(job, free)

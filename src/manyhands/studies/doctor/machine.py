@@ -56,7 +56,7 @@ def check_processes(cores: int, ranks: int, threads: int | None, workers: int) -
     if ranks * (each + workers) > 2 * cores:
         return warning(
             "threads",
-            f"{words} on {amount(cores, 'core')}: more than help, unless loading mostly waits",
+            f"{words} on {amount(cores, 'core')}: more than can help, unless loading mostly waits",
             "--loader-workers auto measures how many help",
         )
     return ok("threads", f"{words} on {amount(cores, 'core')}")
@@ -105,7 +105,7 @@ def check_memory(root: Path = SYSTEM) -> Check:
     import psutil
 
     free, total, swap = free_memory(root), psutil.virtual_memory().total, psutil.swap_memory()
-    words = f"{size(free)} of {size(total)} can be had"
+    words = f"{size(free)} of {size(total)} are available"
     if swap.used > 0.1 * total:
         return warning(
             "memory",
@@ -127,7 +127,7 @@ def check_shared_memory(needed: int = 0, folder: Path = SHARED) -> Check:
     if needed > space.free:
         return problem("shm", f"{words}; batches of the loader workers need about {size(needed)}", bigger)
     if space.free < SMALL_SHARED:
-        return warning("shm", f"{words}: little for loader workers (the ranks do not need it)", bigger)
+        return warning("shm", f"{words}: not much for loader workers (the ranks do not need it)", bigger)
     return ok("shm", f"{words}, for loader workers")
 
 
@@ -141,7 +141,7 @@ def check_files(ranks: int, workers: int) -> Check:
     if limit != resource.RLIM_INFINITY and limit < needed:
         return problem("files", words, higher)
     if limit != resource.RLIM_INFINITY and limit < FEW_FILES:
-        return warning("files", f"{words}: little for data sets of many files and loader workers", higher)
+        return warning("files", f"{words}: not much for data sets of many files and loader workers", higher)
     return ok("files", words)
 
 

@@ -9,10 +9,9 @@ from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
 from typing import Any
 
-from ...record.neighbours import Neighbours
+from ...record.neighbours import BUSY, Neighbours
 from .check import Check, amount, ok, problem, size, warning
 
-BUSY = 0.15  # of the cores, used by others: more, and measurements mean little
 DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd")
 LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -35,7 +34,7 @@ class Load:
         culprit = self._busiest()
         words += f", above all {culprit}" if culprit else ""
         return warning(
-            "load", f"{words}: fits are slower and figures mean little", "wait, end them, or use fewer cores"
+            "load", f"{words}: fits are slower and figures are unreliable", "wait, end them, or use fewer cores"
         )
 
     def _busiest(self) -> str | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import BadInput, ManyhandsError, RankFailed, Refused
 from ...strategies import TABLE, make_strategy
-from ...strategies.contract import Strategy
+from ...strategies.contract import Strategy, processes
 from ...strategies.job import Job, trained_parameters
 from ...task import Task
 from ...training import PRELOAD
@@ -22,6 +23,7 @@ from ...training.build import build
 from ...training.proof.probe import probe
 from ...training.settings import FitSettings
 from ...world.devices import resolve_devices
+from ...world.engines.choose import opened
 from ...world.launch.fork_server import warm_up
 from ...world.rank import started_by_torchrun
 from ..findings import findings
@@ -57,12 +59,14 @@ def verify(
     chosen = [strategies] if isinstance(strategies, str | Strategy) else strategies
     made = [make_strategy(spec, None if spec == "single" else ranks or _own(spec)) for spec in chosen or _promising()]
     settings = FitSettings.of(**{"threads": 1, "progress": False, **keywords})
-    fits = Fits(task, settings, say)
-    try:
-        judge, possible = _prepared(fits, min(steps, settings.step.max_steps or steps))
-        results = [_verified(judge, strategy, possible) for strategy in made]
-    finally:
-        fits.close()
+    with opened(settings.on, PRELOAD) as engine:
+        engine.reserve(max(map(processes, made)))
+        fits = Fits(task, replace(settings, on=engine), say)
+        try:
+            judge, possible = _prepared(fits, min(steps, settings.step.max_steps or steps))
+            results = [_verified(judge, strategy, possible) for strategy in made]
+        finally:
+            fits.close()
     if chosen is None:
         results = [result for result in results if result["status"] != "refused"]
     say("looking at the task itself")

@@ -28,7 +28,7 @@ def refused(refusal: ManyhandsError) -> dict[str, Any]:
 def asynchronous(strategy: Strategy, judgement: Judgement) -> dict[str, Any]:
     far = _far(judgement.weights)
     return {
-        "reason": f"its weights end {far} of their size from those of single, by nature: {strategy.traits.exact}",
+        "reason": f"its weights end {far} of their size away from those of single, by design: {strategy.traits.exact}",
         "cause": "asynchronous",
         "cure": "use ddp where results must be those of single",
     }

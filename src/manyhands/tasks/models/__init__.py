@@ -2,7 +2,7 @@
 
 from .images import Normalise, lenet
 from .mobilenet import mobilenetv2
-from .norms import GhostBatchNorm2d, Norm, StandardisedConv2d
+from .norms import SAMPLE_NORMS, GhostBatchNorm2d, Norm, SampleNorm2d, ScaledConv2d, start_from
 from .resnet import resnet20, resnet50
 from .text import character_lstm, sentence_lstm, small_gpt
 
@@ -10,7 +10,9 @@ __all__ = [
     "GhostBatchNorm2d",
     "Norm",
     "Normalise",
-    "StandardisedConv2d",
+    "SAMPLE_NORMS",
+    "SampleNorm2d",
+    "ScaledConv2d",
     "character_lstm",
     "lenet",
     "mobilenetv2",
@@ -18,4 +20,5 @@ __all__ = [
     "resnet50",
     "sentence_lstm",
     "small_gpt",
+    "start_from",
 ]

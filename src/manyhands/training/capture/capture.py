@@ -86,7 +86,7 @@ def why_not(worker: Worker, data: Resident | None, job: Job) -> str | None:
     if job.order.samples < job.order.batch_size * job.settings.accumulate:
         return "the data is smaller than one update's batches"
     if not job.settings.fuse:
-        return "the optimizer is told not to run fused"
+        return "the optimizer is set not to run fused"
     optimizer = worker.updater.optimizer
     if type(optimizer) not in OPTIMIZERS:
         return f"torch has no recordable {type(optimizer).__name__}; SGD, Adam and AdamW are"
@@ -96,7 +96,7 @@ def why_not(worker: Worker, data: Resident | None, job: Job) -> str | None:
         if group.get("dampening"):
             return f"SGD with dampening={group['dampening']} makes its first step differently"
         if group.get("fused") is False or group.get("foreach") is not None or group.get("differentiable"):
-            return "the optimizer is told not to run fused"
+            return "the optimizer is set not to run fused"
     if any(getattr(module, "sparse", False) for module in worker.plain.modules()):
         return "sparse gradients have no fixed shape"
     return None
@@ -130,7 +130,7 @@ def _checked(captured: Captured, before: Before, ordinary: list[Tensor]) -> Repl
     one = recorded(captured, 1)
     before.restore()
     run(captured, one)
-    compare(ordinary, before)
+    compare(ordinary, before.now())
     return one
 
 

@@ -39,7 +39,7 @@ def draws_on_device(captured: Captured) -> bool:
         generator.manual_seed(0)
         torch.cuda.synchronize(device)
         try:
-            with _refusing_waits():
+            with refusing_waits():
                 captured.program(1)
             captured.forget_place()
         except RuntimeError as problem:
@@ -60,16 +60,24 @@ def run(captured: Captured, program: Callable[[], None]) -> None:
 
 def recorded(captured: Captured, units: int) -> Replay:
     """A CUDA graph of the program; its memory is its own."""
-    graph = torch.cuda.CUDAGraph()
     if (average := captured.worker.updater.average) is not None:
         average.begun = True  # recorded updates move it
-    torch.cuda.synchronize(captured.data.device)
     try:
-        with _capturable(captured), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            captured.program(units)
-    except (RuntimeError, torch.AcceleratorError) as problem:
+        with _capturable(captured):
+            return graph_of(lambda: captured.program(units), captured.data.device)
+    except CannotRecord:
         captured.worker.updater.optimizer.zero_grad(set_to_none=True)
-        _free_generator(captured.data.device)
+        raise
+
+
+def graph_of(program: Callable[[], None], device: torch.device) -> Replay:
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize(device)
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            program()
+    except (RuntimeError, torch.AcceleratorError) as problem:
+        _free_generator(device)
         raise CannotRecord(f"recording failed: {_first_line(problem)}") from problem
     return graph.replay
 
@@ -80,9 +88,9 @@ def _free_generator(device: torch.device) -> None:
     generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
-def compare(ordinary: list[Tensor], before: Before) -> None:
+def compare(ordinary: list[Tensor], recorded: list[Tensor]) -> None:
     worst = 0.0
-    for expected, found in zip(ordinary, before.now(), strict=True):
+    for expected, found in zip(ordinary, recorded, strict=True):
         if expected.is_floating_point() and expected.numel():
             scale = float(expected.abs().max()) or 1.0
             worst = max(worst, float((expected - found).abs().max()) / scale)
@@ -159,7 +167,7 @@ def _on_side_stream(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _refusing_waits() -> Iterator[None]:
+def refusing_waits() -> Iterator[None]:
     """torch raises where an operation would wait for the device."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

@@ -33,7 +33,9 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         plain = json.loads(data[STATE])
         if plain["format"] != FORMAT:
             found = plain["format"]
-            raise BadInput(f"{target} is of another manyhands (checkpoint format {found!r}, this one reads {FORMAT})")
+            raise BadInput(
+                f"{target} was written by another version of manyhands (checkpoint format {found!r}, this one reads {FORMAT})"
+            )
         parts = {part: assemble(plain[part], parse(data[file])) for part, file in TENSOR_FILES.items()}
         read = Checkpoint(**{name: plain[name] for name in PLAIN}, **parts, path=target)
         whole = _in_order(read)

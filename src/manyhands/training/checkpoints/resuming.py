@@ -29,6 +29,11 @@ def put_aside(folder: Path) -> Path | None:
     return target
 
 
+def written_between(folder: Path, first: float, last: float) -> bool:
+    """Whether a checkpoint of the folder was written, or gone on from, between two moments (seconds since 1970)."""
+    return any(first <= path.stat().st_mtime < last for path in published(folder))
+
+
 def newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint of a folder; damaged ones are passed over and reported."""
     found, passed_over = latest(folder)

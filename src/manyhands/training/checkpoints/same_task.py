@@ -51,7 +51,7 @@ def refuse_other_task(checkpoint: Checkpoint, task: Mapping[str, Any]) -> None:
     difference = first_difference(checkpoint.task, task)
     if difference:
         raise BadInput(
-            f"the checkpoint {checkpoint.path} is of another task: {difference}; "
+            f"the checkpoint {checkpoint.path} belongs to another task: {difference}; "
             "resume with the task it was made with, or use another run folder"
         )
 

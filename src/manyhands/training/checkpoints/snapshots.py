@@ -17,8 +17,9 @@ from ...world.rank import Rank
 from ..figures import RankFigures
 from ..observers import Ask, Observer
 from ..orders import RankOrders
+from .carried import HandedOver
 from .checkpoint import Checkpoint
-from .writer import Writer
+from .writer import Writer, not_written
 
 AGREE_STEPS = 10  # ranks of several hosts share no board: they agree on a checkpoint every so many steps
 
@@ -45,8 +46,9 @@ class Snapshots(Observer):
         self._due = False
         self._made: PlannedStep | None = None  # the last step made in this launch
         self._task = orders.task
-        self._writer: Writer | None = None  # made by the rank that leads
+        self._writer: Writer | HandedOver | None = None  # made by the rank that leads
         self._folder, self._own = orders.folder, [resumed.step] if resumed else []
+        self._marker = orders.marker
 
     def after_step(self, step: PlannedStep) -> Ask | None:
         self._made, self._due = step, self._is_due(step)
@@ -111,9 +113,14 @@ class Snapshots(Observer):
             self.last, self._last_time, self._due = step.before + 1, time.monotonic(), False
             if not self.rank.leads or weights is None or state is None or history is None:
                 return  # (None on one that has come to lead only now: the next checkpoint is its own)
-            self._writer = self._writer or Writer(self._folder, self._failed, self._own)
+            self._writer = self._writer or self._new_writer()
             ranks, name = self.strategy.ranks, str(self.strategy)
             self._writer.write(Checkpoint(self.last, epoch, number, weights, state, history, self._task, name, ranks))
+
+    def _new_writer(self) -> Writer | HandedOver:
+        if self._marker is not None and not self._marker.exists():
+            return HandedOver(self.rank.tell)
+        return Writer(self._folder, self._failed, self._own)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -125,6 +132,4 @@ class Snapshots(Observer):
             self.figures.history.checkpoint_seconds += time.monotonic() - began
 
     def _failed(self, step: int, reason: str) -> None:
-        text = f"the checkpoint after step {step} was not written: {reason}; training goes on, earlier ones are whole"
-        fault = {"kind": "checkpoint", "rank": self.rank.index, "step": step, "phase": "checkpoint", "message": text}
-        self.rank.tell("fault", fault)
+        self.rank.tell("fault", not_written(step, reason, self.rank.index))

@@ -73,6 +73,14 @@ class Writer:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def not_written(step: int, reason: str, rank: int | None) -> dict[str, Any]:
+    """What the record says of a checkpoint that failed."""
+    text = (
+        f"the checkpoint after step {step} was not written: {reason}; training continues, and earlier ones are intact"
+    )
+    return {"kind": "checkpoint", "rank": rank, "step": step, "phase": "checkpoint", "message": text}
+
+
 def _why(problem: Exception, folder: Path) -> str:
     if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         detail = f" ({problem.strerror})" if problem.filename is None else ""

@@ -20,7 +20,7 @@ class Local(Engine):
     def run(self, body: Body, shared: Shared, ready: Ready, forgive: Forgive, time_limit: float | None) -> Any:
         world, exchange = self.world, Exchange(self.ask)
         results = launch(
-            partial(_on_rank, body=body, world=world),
+            partial(on_rank, body=body, world=world),
             world.processes,
             ranks=world.ranks,
             threads=world.threads,
@@ -36,12 +36,12 @@ class Local(Engine):
         return exchange.outcome or next((result for result in results if result is not None), None)
 
 
-def _on_rank(process: LaunchedProcess, body: Body, world: World) -> Any:
-    """What every launched process runs."""
+def on_rank(process: LaunchedProcess, body: Body, world: World, by_host: list[list[int]] | None = None) -> Any:
+    """What every launched process runs, on this host or among those of several."""
     device = world.devices[process.index]
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    rank, store = rank_of(process, device, SurvivingRank if world.survives else Rank)
+    rank, store = rank_of(process, device, SurvivingRank if world.survives else Rank, by_host)
     rank.devices = world.devices
     connect(rank, world.transport, store, COLLECTIVE_SECONDS)
     try:

@@ -54,8 +54,17 @@ class Beat:
 class Board:
     """The rows of all processes of a launch, in shared memory."""
 
-    def __init__(self, processes: int, fd: int | None = None, ranks: int | None = None):
+    def __init__(
+        self,
+        processes: int,
+        fd: int | None = None,
+        ranks: int | None = None,
+        own: range | None = None,
+        host: str | None = None,
+    ):
         self.processes = processes
+        self.own = range(processes) if own is None else own  # those on this host: only they write here
+        self.host = host  # its name, where there are several
         self.fd = anonymous_file((_CONTROL + processes * ROW) * 8, "manyhands-board") if fd is None else fd
         self._memory = map_file(self.fd, shared=True)
         self._cells = memoryview(self._memory).cast("q")
@@ -80,6 +89,10 @@ class Board:
         phase = row[PHASE]
         name = PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else "other"
         return Beat(rank, row[STEP], name, ago, bool(row[DONE]), bool(row[LOST]))
+
+    def host_of(self, rank: int) -> str | None:
+        """Where it runs, if there are several hosts."""
+        return self.host
 
     def pid(self, rank: int) -> int:
         return int(self.row(rank)[PID])
@@ -225,9 +238,10 @@ def name_of(index: int, ranks: int) -> str:
     return f"rank {index}" if index < ranks else f"server {index - ranks}"
 
 
-def who(index: int, ranks: int, processes: int) -> str:
-    """How messages name a process: `rank 1 of 4`, or `server 0 of 2`."""
-    return f"{name_of(index, ranks)} of {ranks if index < ranks else processes - ranks}"
+def who(index: int, ranks: int, processes: int, host: str | None = None) -> str:
+    """How messages name a process: `rank 1 of 4`, `server 0 of 2`, or `rank 3 of 4 on node7`."""
+    name = f"{name_of(index, ranks)} of {ranks if index < ranks else processes - ranks}"
+    return f"{name} on {host}" if host else name
 
 
 def where(step: int | None, phase: str | None) -> str:
@@ -245,5 +259,7 @@ def failed_at(beat: Beat, kind: Kind, text: str) -> RankFailed:
 
 def death(board: Board, beat: Beat, how: str) -> RankFailed:
     """The failure of a process that went away without a word."""
-    name = who(beat.rank, board.ranks, board.processes)
-    return failed_at(beat, "died", f"{name} died in {where(beat.step, beat.phase)}: {how}")
+    name = who(beat.rank, board.ranks, board.processes, board.host)
+    failure = failed_at(beat, "died", f"{name} died in {where(beat.step, beat.phase)}: {how}")
+    failure.host = board.host
+    return failure

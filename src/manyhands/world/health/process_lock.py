@@ -25,7 +25,7 @@ class ProcessLock:
     def acquire(self, patience: float = PATIENCE) -> None:
         """Wait for the lock, at most `patience` seconds."""
         if not self.try_acquire():
-            wait_until(self.try_acquire, lambda: "the lock did not come free: its holder is stuck", patience)
+            wait_until(self.try_acquire, lambda: "the lock was not released: its holder is stuck", patience)
 
     def try_acquire(self) -> bool:
         try:

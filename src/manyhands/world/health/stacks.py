@@ -22,9 +22,9 @@ def is_stopped(pid: int) -> bool:
 
 def stacks(board: Board, fd: int, seconds: float = 1.0) -> str:
     """The Python stacks of all processes; each writes its own into `fd` when it gets SIGUSR1."""
-    for rank in range(board.processes):
+    for rank in board.own:
         beat, pid = board.beat(rank), board.pid(rank)
-        title = who(rank, board.ranks, board.processes)
+        title = who(rank, board.ranks, board.processes, board.host)
         os.write(fd, f"{title}, process {pid}, in {beat.phase} of step {beat.step}:\n".encode())
         if beat.lost or beat.done or not pid:
             os.write(fd, b"  has ended\n")

@@ -31,9 +31,14 @@ _SLOW = ("evaluation", "start-up", "checkpoint")
 class StallFinder:
     """Looks at the board a few times a second; returns the stalled rank as a failure, or nothing."""
 
-    def __init__(self, stall_seconds: float | None = None, used: Callable[[int], float] | None = None):
+    def __init__(
+        self,
+        stall_seconds: float | None = None,
+        used: Callable[[Board, int], float] = lambda board, rank: processor_seconds(board.pid(rank)),
+        stopped: Callable[[Board, int], bool] = lambda board, rank: is_stopped(board.pid(rank)),
+    ):
         self.stall_seconds = stall_seconds
-        self._used = used or processor_seconds
+        self._used, self._stopped = used, stopped
         self._looked = time.monotonic()
         self._back = -float("inf")
         self._durations: deque[float] = deque(maxlen=101)
@@ -60,7 +65,7 @@ class StallFinder:
         quiet = [beat for beat in beats if beat.seconds_ago > self.limit]
         if not quiet:
             return None
-        stopped = {beat.rank for beat in quiet if is_stopped(board.pid(beat.rank))}
+        stopped = {beat.rank for beat in quiet if self._stopped(board, beat.rank)}
         suspects = [beat for beat in quiet if beat.rank in stopped or self._stalled(beat, board, idle[beat.rank])]
         if not suspects and len(quiet) == len(beats) and all(self._waits(beat, board) for beat in beats):
             suspects = [min(quiet, key=lambda beat: (beat.step, -beat.seconds_ago))]  # everyone waits: who is behind?
@@ -91,7 +96,7 @@ class StallFinder:
 
     def _idle(self, beat: Beat, board: Board, now: float) -> float:
         """Seconds since a silent process and its children last used a processor noticeably."""
-        used = self._used(board.pid(beat.rank))
+        used = self._used(board, beat.rank)
         before, when = self._busy.get(beat.rank, (used, now))
         if used - before > BUSY_SHARE * (now - when):
             before, when = used, now
@@ -101,7 +106,9 @@ class StallFinder:
     def _failure(self, beat: Beat, beats: list[Beat], board: Board, stopped: bool) -> RankFailed:
         others = [other for other in beats if other.rank != beat.rank and self._waits(other, board)]
         spot = f"{beat.phase} of step {beat.step}" if beat.step > 0 and beat.phase not in _SLOW else beat.phase
-        text = f"{name_of(beat.rank, board.ranks)} has been in {spot} for {beat.seconds_ago:.0f} s"
+        host = board.host_of(beat.rank)
+        name = name_of(beat.rank, board.ranks) + (f" on {host}" if host else "")
+        text = f"{name} has been in {spot} for {beat.seconds_ago:.0f} s"
         if stopped:
             text += " (its process is stopped)"
         elif beat.phase in _WAITING and len(others) + 1 == len(beats):
@@ -110,7 +117,9 @@ class StallFinder:
             verb = "waits" if len(others) == 1 else "wait"
             text += f"; {_names([other.rank for other in others], board)} {verb} for it"
             text += " in communication" if any(other.phase == "communication" for other in others) else ""
-        return failed_at(beat, "stalled", text)
+        failure = failed_at(beat, "stalled", text)
+        failure.host = host
+        return failure
 
 
 def _names(ranks: list[int], board: Board) -> str:

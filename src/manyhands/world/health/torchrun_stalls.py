@@ -1,11 +1,12 @@
-"""Stalled and dead ranks where torchrun started them on one host.
+"""Stalled and dead ranks where torchrun started them: those of a host have an eye on each other.
 
     rank 0   train ...............          each rank has a thread that looks at the heartbeats of all of them;
       └ watch    .  .  .  ! reports         the first to see a stalled or dead rank reports it, with everybody's stacks,
     rank 1   train ... (stuck)              and kills the stalled one: torchrun then ends the others or restarts all
       └ watch    .  .  .
 
-They have no caller of ours, and no rank is a safe place for the only watcher: it may be the one that is stopped.
+They have no caller of ours, and no rank is a safe place for the only watcher: it may be the one that is stopped. Where
+there are several hosts, each watches its own ranks, and torchrun_hosts.py the hosts.
 """
 
 from __future__ import annotations
@@ -16,30 +17,41 @@ import selectors
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import RankFailed
 from ..rank import Rank
 from ..shared_memory import anonymous_file, close_quietly, open_of_process
 from .heartbeats import DONE, death
 from .process_lock import REPORT_BYTE, ProcessLock
-from .stacks import answer_with_stacks, stacks
+from .stacks import answer_with_stacks, is_stopped, stacks
 from .stalls import LOOK_SECONDS, StallFinder
+
+
+class Said(Protocol):
+    """What the processes tell each other (torchrun_meeting.py)."""
+
+    def say(self, word: str, value: Any) -> None: ...
+
+    def heard(self, word: str, index: int) -> Any: ...
 
 
 class TorchrunWatch:
     """Watches the ranks of a host while the block runs; every one of them must enter it."""
 
-    def __init__(self, rank: Rank, stall_seconds: float | None):
-        self.rank, self.board = rank, rank.board
+    def __init__(self, rank: Rank, stall_seconds: float | None, said: Said):
+        self.rank, self.board, self._said = rank, rank.board, said
         self._find_stall = StallFinder(stall_seconds)
         self._report_lock = ProcessLock(self.board.fd, REPORT_BYTE)
         self._over, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="manyhands-watch", daemon=True)
 
     def __enter__(self) -> TorchrunWatch:
-        made = anonymous_file(0, "manyhands-stacks") if self.rank.index == 0 else -1
-        pid, number = self.rank.agree((os.getpid(), made))
+        first, made = self.board.own[0], -1
+        if self.rank.index == first:
+            made = anonymous_file(0, "manyhands-stacks")
+            self._said.say("stacks", (os.getpid(), made))
+        pid, number = self._said.heard("stacks", first)
         self._stacks = open_of_process(pid, number, os.O_APPEND)  # all write behind each other
         self.rank.barrier()
         close_quietly(made)
@@ -57,7 +69,7 @@ class TorchrunWatch:
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._over, selectors.EVENT_READ)
-            for index in range(self.board.processes):
+            for index in self.board.own:
                 if index != self.rank.index and hasattr(os, "pidfd_open"):
                     selector.register(os.pidfd_open(self.board.pid(index)), selectors.EVENT_READ, index)
             try:
@@ -77,8 +89,14 @@ class TorchrunWatch:
                 beat = self.board.beat(key.data)
                 if not beat.done:
                     return death(self.board, beat, "its process is gone")
-            if failure := self._find_stall(self.board):
+            if (failure := self._find_stall(self.board)) and not self._waits_for_others(failure):
                 return failure
+
+    def _waits_for_others(self, failure: RankFailed) -> bool:
+        """Ranks of this host that all wait, wait for one of another host, which is named there."""
+        assert failure.rank is not None
+        waits = failure.phase in ("communication", "wait") and not is_stopped(self.board.pid(failure.rank))
+        return waits and len(self.board.own) < self.board.processes
 
     def _report(self, failure: RankFailed) -> None:
         """Once for all ranks; the one that stalled is ended."""

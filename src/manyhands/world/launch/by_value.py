@@ -129,11 +129,18 @@ def _tensor(
     return tensor.requires_grad_(grad)
 
 
+class CannotTravel(TypeError):
+    """A value holds something that cannot be sent to another process."""
+
+
 def pack(value: Any) -> int:
     """Write a value into a new anonymous file and return its descriptor."""
     stream, buffers = io.BytesIO(), list[memoryview]()
-    with alone():
-        _Packer(stream, buffers).dump(value)
+    try:
+        with alone():
+            _Packer(stream, buffers).dump(value)
+    except (TypeError, pickle.PicklingError, AttributeError, NotImplementedError) as problem:
+        raise CannotTravel(str(problem)) from problem
     pickled = stream.getvalue()
     end = _round_up(_HEADER + len(pickled))
     spans = []

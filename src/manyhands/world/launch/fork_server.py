@@ -47,8 +47,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @atexit.register
-def _shut_down() -> None:
-    """The server ends when its caller hangs up."""
+def shut_down() -> None:
+    """The server ends when its caller hangs up, and with it what it has started."""
     if _server is not None and _server.owner == os.getpid():
         _server.requests.close()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,13 +13,13 @@ from typing import Any
 
 import cloudpickle
 
-_LENGTH = 8  # bytes before each message
+LENGTH = 8  # bytes before each message
 _PIECE = 1 << 20
 
 
-def _framed(content: Any) -> bytes:
+def framed(content: Any) -> bytes:
     data = cloudpickle.dumps(content, protocol=5)
-    return len(data).to_bytes(_LENGTH, "little") + data
+    return len(data).to_bytes(LENGTH, "little") + data
 
 
 class ToCaller:
@@ -32,13 +32,13 @@ class ToCaller:
     def tell(self, kind: str, content: Any) -> None:
         """Say something and go on."""
         with self._lock:
-            self._socket.sendall(_framed((kind, content)))
+            self._socket.sendall(framed((kind, content)))
 
     def ask(self, kind: str, content: Any) -> Any:
         """Say something and wait for the answer (a callback of the user's runs in the caller's process)."""
         with self._lock:
-            self._socket.sendall(_framed(("ask", (kind, content))))
-            return pickle.loads(self._exactly(int.from_bytes(self._exactly(_LENGTH), "little")))  # noqa: S301 (our caller)
+            self._socket.sendall(framed(("ask", (kind, content))))
+            return pickle.loads(self._exactly(int.from_bytes(self._exactly(LENGTH), "little")))  # noqa: S301 (our caller)
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)
@@ -90,19 +90,19 @@ class ToRank:
         return messages
 
     def _next(self) -> tuple[str, Any] | None:
-        if len(self._received) < _LENGTH:
+        if len(self._received) < LENGTH:
             return None
-        end = _LENGTH + int.from_bytes(self._received[:_LENGTH], "little")
+        end = LENGTH + int.from_bytes(self._received[:LENGTH], "little")
         if len(self._received) < end:
             return None
         with memoryview(self._received) as whole:
-            message: tuple[str, Any] = pickle.loads(whole[_LENGTH:end])  # noqa: S301 (from our own rank)
+            message: tuple[str, Any] = pickle.loads(whole[LENGTH:end])  # noqa: S301 (from our own rank)
         del self._received[:end]
         return message
 
     def send(self, content: Any) -> None:
         """Hand over an answer; what the rank does not take now goes with a later `flush`."""
-        self._unsent += _framed(content)
+        self._unsent += framed(content)
         self.flush()
 
     def flush(self) -> None:

@@ -9,8 +9,8 @@ import selectors
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -22,37 +22,48 @@ from ..health.stacks import stacks
 from ..shared_memory import anonymous_file, close_quietly, share_tensors
 from .arithmetic import arithmetic
 from .by_value import pack
+from .conversation import LOOK_UP, Conversation, Forgive, Tell, Watch
 from .fork_server import ask_for_ranks, check_system
 from .keeper import Keeper
 from .messages import ToRank
 from .rank_process import LaunchedProcess, Surroundings
 from .rendezvous import prepare
 
-__all__ = ["LaunchedProcess", "check_descriptors", "launch"]
+__all__ = ["LaunchedProcess", "Part", "check_descriptors", "launch"]
 
-GRACE = 1.0  # seconds a failure that looks like a consequence waits for its cause
 MOST_PROCESSES = 240  # the kernel passes at most 253 descriptors in one message
-LOOK_UP = 0.2  # seconds after which the caller looks at the heartbeats even if nobody says a word
+
+
+@dataclass(frozen=True)
+class Part:
+    """The processes of a launch that start on this host, where others start on other hosts."""
+
+    first: int  # the first of them here
+    processes: int  # of all hosts
+    ranks: int  # those that train
+    host: str  # what messages call this one
+    store: tuple[str, int]  # where all of them meet
 
 
 def launch(
-    body: Callable[[LaunchedProcess], Any],
+    body: Callable[[LaunchedProcess], Any] | int,
     processes: int,
     *,
     ranks: int | None = None,
+    part: Part | None = None,
     threads: int = 1,
     environment: Mapping[str, str] | None = None,
     shared: Mapping[str, Tensor] | None = None,
     preload: Sequence[str] = (),
     keep_memory: bool = True,
-    on_tell: Callable[[int, str, Any], None] | None = None,
+    on_tell: Tell | None = None,
     on_ask: Callable[[str, Any], Any] | None = None,
-    watch: Callable[[Board], RankFailed | None] | None = None,
-    forgive: Callable[[RankFailed, Board], bool] | None = None,
+    watch: Watch | None = None,
+    forgive: Forgive | None = None,
     time_limit: float | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Run `body` on `processes` processes and return what each gave back.
+    """Run `body` (a function, or the file it was packed into) on `processes` processes and return what each gave back.
 
     `keep_memory` lets the processes' malloc keep freed memory (see keep_freed_memory). `preload` names modules that are
     slow to import: the server imports them once, for this launch and all later ones. `forgive` may let the launch go on
@@ -60,7 +71,7 @@ def launch(
     """
     check_descriptors(processes)
     check_system()
-    launched = _Launch(processes, ranks or processes)
+    launched = _Launch(processes, ranks or processes, part)
     try:
         launched.start(body, threads, environment or {}, shared, preload, keep_memory, ready)
         return launched.wait(on_tell, on_ask, watch, forgive, time_limit)
@@ -81,23 +92,25 @@ def check_descriptors(processes: int) -> None:
         )
 
 
-class _Launch:
-    """The caller's side of one launch: its lines to the ranks and their keeper, and what has come back so far."""
+class _Launch(Conversation):
+    """The caller's side of one launch: its lines to the ranks and to their keeper."""
 
-    def __init__(self, processes: int, ranks: int):
-        self.processes, self.ranks = processes, ranks
-        self.board = Board(processes, ranks=ranks)
+    def __init__(self, processes: int, ranks: int, part: Part | None):
+        if part is None:
+            board = Board(processes, ranks=ranks)
+        else:
+            here = range(part.first, part.first + processes)
+            board = Board(part.processes, ranks=part.ranks, own=here, host=part.host)
+        super().__init__(board, board.own)
+        self.part = part
         self.stacks = anonymous_file(0, "manyhands-stacks")
         self.keeper = Keeper()
         self.lines: dict[int, ToRank] = {}
         self.selector = selectors.DefaultSelector()
-        self.results: dict[int, Any] = {}
-        self.failures: list[RankFailed] = []
-        self.doubtful: list[RankFailed] = []  # those of them that may be consequences
 
     def start(
         self,
-        body: Callable[[LaunchedProcess], Any],
+        body: Callable[[LaunchedProcess], Any] | int,
         threads: int,
         environment: Mapping[str, str],
         shared: Mapping[str, Tensor] | None,
@@ -105,12 +118,15 @@ class _Launch:
         keep_memory: bool,
         ready: Callable[[], None],
     ) -> None:
-        content = pack(body)  # first, for it may fail
+        content = os.dup(body) if isinstance(body, int) else pack(body)  # first, for it may fail
         meeting, port = prepare()
         memory, slots = share_tensors(shared) if shared is not None else (os.dup(self.board.fd), None)
         surroundings = Surroundings(
-            processes=self.processes,
-            ranks=self.ranks,
+            processes=self.board.processes,
+            ranks=self.board.ranks,
+            first=self.board.own.start,
+            host=self.board.host,
+            store=self.part.store if self.part else None,
             threads=threads,
             environment={**os.environ, **environment},
             folder=os.getcwd(),
@@ -122,8 +138,8 @@ class _Launch:
             without=torch_internals.missing(),
         )
         passed = {"meeting": meeting, "surroundings": pack(surroundings), "body": content, "shared": memory}
-        pairs = [socket.socketpair() for _ in range(self.processes)]
-        self.lines = {index: ToRank(mine) for index, (mine, _) in enumerate(pairs)}
+        pairs = [socket.socketpair() for _ in self.expected]
+        self.lines = {index: ToRank(mine) for index, (mine, _) in zip(self.expected, pairs, strict=True)}
         self.selector.register(self.keeper, selectors.EVENT_READ)
         for index, line in self.lines.items():
             self.selector.register(line, selectors.EVENT_READ, index)
@@ -142,48 +158,7 @@ class _Launch:
                 theirs.close()
             close_quietly(*passed.values())
 
-    def wait(
-        self,
-        on_tell: Callable[[int, str, Any], None] | None,
-        on_ask: Callable[[str, Any], Any] | None,
-        watch: Callable[[Board], RankFailed | None] | None,
-        forgive: Callable[[RankFailed, Board], bool] | None,
-        time_limit: float | None,
-    ) -> list[Any]:
-        """What each process returned; raises the first failure that is no consequence of another."""
-        give_up: float | None = None
-        limit = time.monotonic() + time_limit if time_limit else float("inf")
-        while len(self.results) < self.processes:
-            for index, kind, content in self._heard():
-                if kind == "done":
-                    self.results[index] = content
-                elif kind == "failed":
-                    content.detected_seconds = self.board.beat(index).seconds_ago
-                    self.failures.append(content)
-                elif kind == "gone":
-                    if index not in self.results:
-                        self.failures.append(self._death(index))
-                elif kind == "ask":
-                    self._answer(index, on_ask(*content) if on_ask else None)
-                elif on_tell:
-                    on_tell(index, kind, content)
-            if watch and not self.failures and (stalled := watch(self.board)):
-                stalled.traceback = stacks(self.board, self.stacks)
-                self.failures.append(stalled)
-            if forgive:
-                for failure in [item for item in self.failures if forgive(item, self.board)]:
-                    self._go_on_without(failure)
-            if time.monotonic() > limit:
-                raise RankFailed(f"the run passed its time limit of {round(time_limit or 0, 1):g} s", kind="time limit")
-            if self.failures:
-                causes = [item for item in self.failures if item.kind != "consequence" and item not in self.doubtful]
-                give_up = give_up or time.monotonic() + GRACE
-                if causes or time.monotonic() > give_up:
-                    raise (causes or self.failures)[0]
-        return [self.results[index] for index in range(self.processes)]
-
-    def _heard(self) -> Iterator[tuple[int, str, Any]]:
-        """What ranks have said (who, kind, content); `gone` where one has hung up. Waits a moment if nobody says a word."""
+    def heard(self) -> Iterator[tuple[int, str, Any]]:
         for key, events in self.selector.select(timeout=LOOK_UP):
             if key.data is None:
                 if not self.keeper.hear():
@@ -195,13 +170,17 @@ class _Launch:
             if not events & selectors.EVENT_READ:
                 continue
             try:
-                yield from ((index, kind, content) for kind, content in line.receive())
+                for kind, content in line.receive():
+                    if kind == "failed":
+                        content.detected_seconds = self.board.beat(index).seconds_ago
+                        content.host = self.board.host
+                    yield index, kind, content
             except EOFError:
                 self.selector.unregister(line)
                 self.lines.pop(index).close()
                 yield index, "gone", None
 
-    def _answer(self, index: int, answer: Any) -> None:
+    def answer(self, index: int, answer: Any) -> None:
         if index in self.lines:
             self.lines[index].send(answer)
             self._flush(index)
@@ -213,10 +192,12 @@ class _Launch:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.has_unsent else 0)
         self.selector.modify(line, events, index)
 
-    def _death(self, index: int) -> RankFailed:
-        """A rank went away without a word: say how it ended and where it was."""
+    def all_stacks(self) -> str:
+        return stacks(self.board, self.stacks)
+
+    def death(self, index: int) -> RankFailed:
         beat = self.board.beat(index)
-        code = self.keeper.code_of(index)
+        code = self.keeper.code_of(index - self.expected.start)
         if code is None:
             how = "its process is gone"
         elif code < 0:
@@ -230,8 +211,8 @@ class _Launch:
             self.doubtful.append(failure)  # it may have exited because another rank is gone
         return failure
 
-    def _go_on_without(self, failure: RankFailed) -> None:
-        """A rank the others go on without: it must be dead before its share is given to them."""
+    def go_on_without(self, failure: RankFailed) -> None:
+        """It must be dead before its share is given to the others."""
         index = failure.rank or 0
 
         def kill() -> None:
@@ -239,7 +220,7 @@ class _Launch:
                 os.kill(self.board.pid(index), signal.SIGKILL)
 
         self.failures.remove(failure)
-        self.keeper.code_of(index, meanwhile=kill)
+        self.keeper.code_of(index - self.expected.start, meanwhile=kill)
         try:
             self.board.bury(index)
         except PeerMissing:  # another one was stopped while it held the board's lock

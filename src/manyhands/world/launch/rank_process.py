@@ -38,7 +38,7 @@ _PEER_IS_GONE = (
 class Surroundings:
     """What a process of a launch takes over from its caller before it runs anything of the user's."""
 
-    processes: int
+    processes: int  # of all hosts
     ranks: int  # those of the processes that train; the rest serve
     threads: int
     environment: dict[str, str]
@@ -49,6 +49,9 @@ class Surroundings:
     keep_memory: bool = True
     arithmetic: dict[str, Any] = field(default_factory=dict)  # how the caller has set torch's
     without: tuple[str, ...] = ()  # the parts of torch that the caller does without
+    first: int = 0  # the first process of this host,
+    host: str | None = None  # its name, where there are several hosts,
+    store: tuple[str, int] | None = None  # and where the processes of all of them meet
 
 
 @dataclass
@@ -64,6 +67,7 @@ class LaunchedProcess:
     shared: dict[str, Tensor] | None
     meeting: int  # the descriptor that the ranks meet by (rendezvous.py)
     port: int | None
+    store: tuple[str, int] | None = None  # where the processes of several hosts meet
 
 
 def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
@@ -72,16 +76,19 @@ def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
     board: Board | None = None
     try:
         its: Surroundings = unpack(fds["surroundings"])
-        board = Board(its.processes, fds["board"])
+        index += its.first
+        board = Board(its.processes, fds["board"], own=range(its.first, its.processes), host=its.host)
         board.row(index)[PID] = os.getpid()
         answer_with_stacks(fds["stacks"])
-        _enter(its, index)
+        _enter(its, index, index - its.first)
         shared = attach_tensors(fds["shared"], its.slots) if its.slots is not None else None
         body = unpack(fds["body"])
         close_quietly(fds["surroundings"], fds["body"], fds["shared"])
         meeting, port = fds["meeting"], its.port
         result = body(
-            LaunchedProcess(index, its.processes, its.ranks, its.threads, caller, board, shared, meeting, port)
+            LaunchedProcess(
+                index, its.processes, its.ranks, its.threads, caller, board, shared, meeting, port, its.store
+            )
         )
         caller.tell("done", result)
     except BaseException as problem:
@@ -91,14 +98,14 @@ def rank_process(index: int, link: int, fds: Mapping[str, int]) -> None:
         raise SystemExit(1) from None
 
 
-def _enter(its: Surroundings, index: int) -> None:
+def _enter(its: Surroundings, index: int, here: int) -> None:
     """Take over the caller's surroundings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(its.environment)
     os.environ.update(
-        RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE=str(its.processes), OMP_NUM_THREADS=str(its.threads)
+        RANK=str(index), LOCAL_RANK=str(here), WORLD_SIZE=str(its.processes), OMP_NUM_THREADS=str(its.threads)
     )
     with contextlib.suppress(OSError):
         os.chdir(its.folder)
@@ -137,7 +144,7 @@ def describe(problem: BaseException, index: int, board: Board | None) -> RankFai
     name = type(problem).__name__
     step, phase = (beat.step, beat.phase) if beat else (None, None)
     return RankFailed(
-        f"{who(index, ranks, processes)} failed in {where(step, phase)}: {name}: {text}",
+        f"{who(index, ranks, processes, board.host if board else None)} failed in {where(step, phase)}: {name}: {text}",
         rank=index,
         step=step,
         phase=phase,

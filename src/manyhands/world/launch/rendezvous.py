@@ -46,3 +46,13 @@ def meet(fd: int, port: int | None, index: int, processes: int) -> dist.Store:
         wait_for_workers=False,
         timeout=TIMEOUT,
     )
+
+
+def meet_over_hosts(address: str, port: int) -> dist.Store:
+    """The store that an agent keeps for the processes of all hosts; every launch has a store of its own."""
+    return dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=TIMEOUT)
+
+
+def keep_store() -> dist.TCPStore:
+    """A store that other hosts reach, at a free port. torch has no way to bind it to one address or to ask who connects."""
+    return dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)

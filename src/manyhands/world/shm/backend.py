@@ -69,7 +69,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         self._memory = Memory(store, rank, (options or Options()).layout(size), self.global_ranks)
         self._engine = Engine(self, timeout.total_seconds(), crowded=_crowded(size))
         self._counts = self._engine.counts
-        self._collectives = Collectives(self._memory, self._counts, self.global_ranks)
+        self.collectives = Collectives(self._memory, self._counts, self.global_ranks)
         self._channels = Channels(self._memory, self._counts, self.global_ranks)
         self._coalescing: list[Work] | None = None
         self._count = 0
@@ -118,7 +118,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def missing(self, work: Work) -> list[int]:
         """Who has not done what this operation needs."""
         if work.lane == COLLECTIVE:
-            return self._collectives.missing()
+            return self.collectives.missing()
         others = [rank for rank in range(self._size) if rank != self._rank]
         return others if work.awaited == ANYONE else [work.awaited]
 
@@ -127,7 +127,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     # -- collectives -------------------------------------------------------------------------------------------------
 
-    def _start(self, name: str, steps: Steps, outputs: list[Tensor], opts: Any, nbytes: int) -> Work:
+    def start(self, name: str, steps: Steps, outputs: list[Tensor], opts: Any, nbytes: int) -> Work:
+        """Begin a collective: the steps it consists of, what it leaves in which tensors, and whether its caller waits."""
         self._count += 1
         waits = not getattr(opts, "asyncOp", True)
         lack = f"did not reach {name} #{self._count}"
@@ -141,7 +142,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         return self._engine.submit(work, attempt_seconds)
 
     def barrier(self, opts: Any = None) -> Work:
-        work = self._start("barrier", self._collectives.barrier(), [], opts, 0)
+        work = self.start("barrier", self.collectives.barrier(), [], opts, 0)
         work.limit = max(0.0, opts.timeout.total_seconds()) if opts is not None else 0.0
         return work
 
@@ -149,33 +150,33 @@ class SharedMemoryGroup(dist.ProcessGroup):
         [tensor] = tensors
         operation = reduction(opts, tensor.dtype)
         if tensor.is_sparse:
-            return self._start("all_reduce", self._collectives.sparse_all_reduce(tensor, operation), tensors, opts, 0)
+            return self.start("all_reduce", self.collectives.sparse_all_reduce(tensor, operation), tensors, opts, 0)
         [flat], strided = flatten(tensors)
-        steps = self._collectives.all_reduce(flat, operation)
-        return self._start("all_reduce", returning(steps, strided), tensors, opts, flat.nbytes)
+        steps = self.collectives.all_reduce(flat, operation)
+        return self.start("all_reduce", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         operations = [reduction(opts, tensor.dtype) for tensor in tensors]
         flats, strided = flatten(tensors)
-        steps = self._collectives.all_reduce_each(flats, operations)
-        return self._start("all_reduce", returning(steps, strided), tensors, opts, sum(flat.nbytes for flat in flats))
+        steps = self.collectives.all_reduce_each(flats, operations)
+        return self.start("all_reduce", returning(steps, strided), tensors, opts, sum(flat.nbytes for flat in flats))
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         [flat], strided = flatten(tensors)
-        steps = self._collectives.all_reduce(flat, reduction(opts, flat.dtype), opts.rootRank)
-        return self._start("reduce", returning(steps, strided), tensors, opts, flat.nbytes)
+        steps = self.collectives.all_reduce(flat, reduction(opts, flat.dtype), opts.rootRank)
+        return self.start("reduce", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         [flat], strided = flatten(tensors)
-        steps = self._collectives.broadcast(flat, opts.rootRank)
-        return self._start("broadcast", returning(steps, strided), tensors, opts, flat.nbytes)
+        steps = self.collectives.broadcast(flat, opts.rootRank)
+        return self.start("broadcast", returning(steps, strided), tensors, opts, flat.nbytes)
 
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
         [outputs], ([flat], _) = output_lists, flatten(inputs)
         outs, strided = flatten(outputs)
         check_list("all_gather", outs, flat, self._size, alike=[self._rank])
-        steps = self._collectives.all_gather(outs, flat)
-        return self._start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
+        steps = self.collectives.all_gather(outs, flat)
+        return self.start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -184,8 +185,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
         (outs, strided), (flats, _) = flatten(outputs), flatten(inputs)
         for out, flat in zip(outs, flats, strict=True):
             check_whole("all_gather", out, flat, self._size)
-        steps = in_turn(map(self._collectives.all_gather_flat, outs, flats))
-        return self._start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
+        steps = in_turn(map(self.collectives.all_gather_flat, outs, flats))
+        return self.start("all_gather", returning(steps, strided), outputs, opts, sum(out.nbytes for out in outs))
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
         """torch's oldest form: output_lists[rank][i] becomes that rank's inputs[i]."""
@@ -200,22 +201,22 @@ class SharedMemoryGroup(dist.ProcessGroup):
         outs, strided = flatten(output_lists[0] if output_lists else [])
         if self._rank == opts.rootRank:
             check_list("gather", outs, flat, self._size, alike=range(self._size))
-        steps = self._collectives.gather(outs, flat, opts.rootRank)
-        return self._start("gather", returning(steps, strided), inputs, opts, self._size * flat.nbytes)
+        steps = self.collectives.gather(outs, flat, opts.rootRank)
+        return self.start("gather", returning(steps, strided), inputs, opts, self._size * flat.nbytes)
 
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Work:
         [out], strided = flatten(outputs)
         parts, _ = flatten(input_lists[0] if input_lists else [])
         if self._rank == opts.rootRank:
             check_list("scatter", parts, out, self._size, alike=range(self._size))
-        steps = self._collectives.scatter(out, parts, opts.rootRank)
-        return self._start("scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
+        steps = self.collectives.scatter(out, parts, opts.rootRank)
+        return self.start("scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
 
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:
         ([out], strided), (parts, _) = flatten(outputs), flatten(input_lists[0])
         check_list("reduce_scatter", parts, out, self._size, alike=[self._rank])
-        steps = self._collectives.reduce_scatter(out, parts, reduction(opts, out.dtype))
-        return self._start("reduce_scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
+        steps = self.collectives.reduce_scatter(out, parts, reduction(opts, out.dtype))
+        return self.start("reduce_scatter", returning(steps, strided), outputs, opts, self._size * out.nbytes)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -225,17 +226,17 @@ class SharedMemoryGroup(dist.ProcessGroup):
         for out, flat in zip(outs, flats, strict=True):
             check_whole("reduce_scatter", flat, out, self._size)
         operations = [reduction(opts, out.dtype) for out in outs]
-        steps = in_turn(map(self._collectives.reduce_scatter_flat, outs, flats, operations))
+        steps = in_turn(map(self.collectives.reduce_scatter_flat, outs, flats, operations))
         nbytes = sum(flat.nbytes for flat in flats)
-        return self._start("reduce_scatter", returning(steps, strided), outputs, opts, nbytes)
+        return self.start("reduce_scatter", returning(steps, strided), outputs, opts, nbytes)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         (outs, strided), (parts, _) = flatten(outputs), flatten(inputs)
         own = parts[self._rank] if len(parts) == self._size else parts[0]
         check_list("all_to_all", parts, own, self._size, alike=[])
         check_list("all_to_all", outs, own, self._size, alike=[self._rank])
-        steps = self._collectives.all_to_all(outs, parts)
-        return self._start("all_to_all", returning(steps, strided), outputs, opts, sum(part.nbytes for part in parts))
+        steps = self.collectives.all_to_all(outs, parts)
+        return self.start("all_to_all", returning(steps, strided), outputs, opts, sum(part.nbytes for part in parts))
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_rows: Sequence[int], input_rows: Sequence[int], opts: Any = None
@@ -243,8 +244,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
         ([out], strided), ([flat], _) = flatten([output]), flatten([input])
         outs = split_rows("output", output, out, output_rows, self._size)
         parts = split_rows("input", input, flat, input_rows, self._size)
-        steps = self._collectives.all_to_all(outs, parts)
-        return self._start("all_to_all", returning(steps, strided), [output], opts, flat.nbytes)
+        steps = self.collectives.all_to_all(outs, parts)
+        return self.start("all_to_all", returning(steps, strided), [output], opts, flat.nbytes)
 
     # torch's older names for the same
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
@@ -313,7 +314,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
             self._memory.leave()
             self._engine.close()
             # Whatever still refers to the memory keeps it mapped; torch lets nobody call a destroyed group.
-            del self._memory, self._collectives, self._channels
+            del self._memory, self.collectives, self._channels
 
     abort = shutdown
 

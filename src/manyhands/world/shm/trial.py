@@ -25,16 +25,21 @@ TRIAL_SECONDS = 30.0
 
 
 def transport_for(asked: str, devices: Sequence[torch.device], processes: int, hosts: int = 1) -> str:
-    """What all ranks connect with: as asked, but gloo where they would take shared memory and it does not work."""
+    """What all ranks connect with: as asked, but gloo where they would take shared memory and it does not work.
+
+    gloo as well where some ranks are on GPUs and others are not: all ranks of a world talk through one thing.
+    """
     if processes == 1 and asked == "auto":
         return asked
-    if "shm" not in {choose_transport(asked, device, processes, hosts) for device in devices}:
+    chosen = {choose_transport(asked, device, processes, hosts) for device in devices}
+    if len(chosen) > 1:
+        return "gloo"
+    part = {"shm": SHARED_MEMORY, "hosts": BY_HOST}.get(chosen.pop())
+    if part is None or not part.look():
         return asked
-    if not SHARED_MEMORY.look():
-        return asked
-    if asked == "shm":
+    if asked != "auto":
         raise BadInput(
-            f"transport=shm does not work with torch {torch.__version__} ({SHARED_MEMORY.problem}); use transport=gloo"
+            f"transport={asked} does not work with torch {torch.__version__} ({part.problem}); use transport=gloo"
         )
     return "gloo"
 
@@ -46,6 +51,14 @@ def _try() -> bool:
         if problem:
             raise RuntimeError(problem)
     return True
+
+
+def _try_by_host() -> bool:
+    """No gloo here: the caller may stand where it finds no network, which the ranks have."""
+    for name in ("_register_backend", "_set_default_backend"):
+        getattr(dist.ProcessGroup, name)
+    getattr(dist, "ProcessGroupGloo")  # noqa: B009
+    return _try()
 
 
 def _alone() -> None:
@@ -123,3 +136,4 @@ def _train(index: int) -> None:
 
 
 SHARED_MEMORY = Part("what shared memory between ranks stands on", "ranks talk through gloo", _try)
+BY_HOST = Part("what sums by host stand on", "ranks talk through gloo", _try_by_host)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from ...task import Task
-from ...world.launch.by_value import refuses_to_travel
-from .check import Check, ok, problem
+from ..task import Task
+from ..world.launch.by_value import refuses_to_travel
 
 DEEPEST = 12
+ADVICE = "make it where it is first used, not before"
 KINDS = {  # in words, by the name of the type
     "lock": "a lock", "RLock": "a lock", "generator": "a generator", "TextIOWrapper": "an open file",
     "BufferedReader": "an open file", "BufferedWriter": "an open file", "BufferedRandom": "an open file",
@@ -20,20 +20,17 @@ KINDS = {  # in words, by the name of the type
 }  # fmt: skip
 
 
-def check_travel(task: Task) -> Check:
-    """Lambdas and classes of a script travel; locks, generators, open files and connections do not."""
+def unsendable(task: Task) -> str | None:
+    """What of the task cannot be sent, in words; None where all of it can. Lambdas and classes of a script travel; locks,
+    generators, open files and connections do not."""
     for field in fields(task):
         found = culprit(getattr(task, field.name), f"task.{field.name}")
         if found is not None:
             place, value = found
             kind = type(value).__name__
             what = f"{KINDS[kind]} ({kind})" if kind in KINDS else f"a {kind}"
-            return problem(
-                "travel",
-                f"{place} is {what}, which cannot be sent to a rank",
-                "make it where it is first used, not before",
-            )
-    return ok("travel", "all parts of the task can be sent to the ranks")
+            return f"{place} is {what}, which cannot be sent to a rank"
+    return None
 
 
 def culprit(value: Any, place: str) -> tuple[str, Any] | None:

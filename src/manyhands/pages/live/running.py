@@ -1,0 +1,40 @@
+"""A running run as a Run: what its live file says, in the form that tables, sentences and charts read."""
+
+from __future__ import annotations
+
+from ...errors import BadInput
+from ...record.live_state import State
+from ...record.run import SCHEMA, Run
+from ...record.untrusted import fits
+
+MOST_STEPS = 200_000  # a curve of more steps is shown in units of several
+
+
+def as_run(state: State, status: str, reason: str | None = None) -> Run:
+    """The record as far as it is known."""
+    run = _so_far(state)
+    run.status, run.reason, run.device = status, reason, state["device"]
+    run.steps = max(0, state["step"] or 0)
+    run.samples_per_second, run.phases_ms = state["samples_per_second"], dict(state["phases_ms"])
+    run.seconds = run.steps * sum(filter(None, run.phases_ms.values())) / 1000  # by what the words mean (docs/words.md)
+    run.losses = _losses(state)
+    run.epochs = [{"epoch": epoch, "test_accuracy": accuracy} for epoch, accuracy in state["tested"]]
+    return run
+
+
+def _so_far(state: State) -> Run:
+    try:
+        return Run.from_record({"schema": SCHEMA, **state.get("run", {})})
+    except BadInput:  # an older version wrote the label alone
+        name, _, text = state["strategy"].partition(":")
+        options = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+        return Run(task=state["task"], strategy=name, options=options, ranks=state["ranks"])
+
+
+def _losses(state: State) -> list[float | None]:
+    """One entry per step, as a record has them; the steps in between are not known."""
+    points = [(step, loss) for step, loss in state["curve"] if 0 < step <= MOST_STEPS and fits(loss, float)]
+    losses: list[float | None] = [None] * max((step for step, _ in points), default=0)
+    for step, loss in points:
+        losses[step - 1] = loss
+    return losses

@@ -1,0 +1,1 @@
+"""One file an experiment: its rows, its columns, what was published, and how the claim is judged."""
