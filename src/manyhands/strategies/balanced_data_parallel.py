@@ -21,6 +21,7 @@ weighted with the true count. Paper: Krizhevsky, "One weird trick for paralleliz
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..errors import BadInput
 from ..world.devices import default_ranks
@@ -31,6 +32,7 @@ from .pieces.batch_rules import BatchRules, ReplicaRules, replica_rules
 from .pieces.rank_model import place_model
 from .pieces.replica_worker import check_replicas, losses_where_outputs_are, replica_devices
 from .pieces.replicas import DataParallelModel, normalised
+from .pieces.timelines import in_threads
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class BalancedDataParallel(Strategy):
 
     name = "balanced_data_parallel"
     summary = "one process, one thread per replica; each takes the loss of its own outputs"
-    traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
+
+    @property
+    def traits(self) -> Traits:
+        threads = partial(in_threads, ranks=self.ranks, gathers=False)
+        return Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False, timeline=threads)
 
     def __post_init__(self) -> None:
         if self.ranks < 0:

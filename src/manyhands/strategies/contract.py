@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from ..record.run import option_text
 from .job import Job
 from .pieces.average import KEY as AVERAGE
 from .pieces.rank_model import full_weights
+from .timeline import Timeline
 
 if TYPE_CHECKING:
     from ..world.rank import Rank
@@ -116,6 +117,9 @@ class Traits:
     compiles: bool = False  # its model can be compiled whole (`compile=True`)
     preload: tuple[str, ...] = ()  # modules slow to import, loaded once for all ranks
     copies: tuple[int, int, int] | None = None  # of weights, gradients and optimizer state over all; None: one per rank
+    timeline: Timeline | None = field(
+        default=None, compare=False, repr=False
+    )  # what a process does in a step (timeline.py)
 
 
 class Strategy(ABC):

@@ -21,6 +21,7 @@ Paper: Krizhevsky, "One weird trick for parallelizing convolutional neural netwo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +36,7 @@ from .pieces.rank_model import place_model
 from .pieces.replica_threads import saved_bytes
 from .pieces.replica_worker import ReplicaWorker, check_replicas, losses_where_outputs_are, replica_devices
 from .pieces.replicas import DataParallelModel, Outputs
+from .pieces.timelines import in_threads
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class DataParallel(Strategy):
 
     name = "data_parallel"
     summary = "one process, one thread per replica; outputs gathered on the first device"
-    traits = Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False)
+
+    @property
+    def traits(self) -> Traits:
+        threads = partial(in_threads, ranks=self.ranks, gathers=True)
+        return Traits(processes=1, runs_on="one host, CPU or CUDA", hosts=False, timeline=threads)
 
     def check(self, job: Job) -> None:
         check_replicas(self, job)

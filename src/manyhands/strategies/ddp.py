@@ -21,6 +21,7 @@ Data Parallel Training", VLDB 2020.
 # annotations stay objects here: torch compares those of a communication hook with its own
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -41,6 +42,7 @@ from .pieces.batchnorm import share_batchnorm
 from .pieces.power_sums import PowerSums
 from .pieces.rank_model import place_model, spread_over_devices
 from .pieces.refusals import check_choices, sparse_layer
+from .pieces.timelines import summed_in_buckets
 from .pieces.units import Units
 from .pieces.with_loss import WithLoss, may_miss
 from .pieces.worker import OrdinaryWorker, WrappedWorker
@@ -50,6 +52,7 @@ EXACT: dict[str, bool | str] = {
     "bf16": "gradients travel as bfloat16 (compress=bf16), which keeps three digits of a number",
     "powersgd": "gradients travel as low-rank factors (compress=powersgd); what they leave out comes an update later",
 }
+SHRINKS = {"none": 1.0, "bf16": 0.5, "powersgd": 0.05}  # bytes that travel, about
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,16 @@ class DDP(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=EXACT[self.compress], transport=self.transport, joins_batchnorm=True, compiles=True)
+        buckets = partial(
+            summed_in_buckets, ranks=self.ranks, bucket=self.bucket_mb * 2**20, shrink=SHRINKS[self.compress]
+        )
+        return Traits(
+            exact=EXACT[self.compress],
+            transport=self.transport,
+            joins_batchnorm=True,
+            compiles=True,
+            timeline=buckets,
+        )
 
     def check(self, job: Job) -> None:
         if self.compress == "none":

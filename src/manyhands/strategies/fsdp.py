@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ from .pieces.optimizer_state import change_state
 from .pieces.rank_model import place_model, spread_over_devices
 from .pieces.refusals import sparse_layer
 from .pieces.shard_collectives import AllGather, ReduceScatter
+from .pieces.timelines import sharded
 from .pieces.units import Units
 from .pieces.with_loss import WithAllGradients, WithLoss, may_miss
 from .pieces.worker import OrdinaryWorker, WrappedWorker
@@ -81,6 +83,7 @@ class FSDP(Strategy):
             mixes_devices=False,
             copies=(2, 2, 1),  # one in shards, and about one more in the units at work
             preload=("torch.distributed.fsdp", "torch.distributed.tensor"),
+            timeline=partial(sharded, ranks=self.ranks),
         )
 
     def check(self, job: Job) -> None:

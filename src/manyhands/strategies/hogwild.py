@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -36,6 +37,7 @@ from .pieces.optimizer_state import shareable_state
 from .pieces.refusals import check_choices, check_shareable
 from .pieces.shared_weights import shared_tensors
 from .pieces.shared_worker import SharedWorker
+from .pieces.timelines import alone
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Hogwild(Strategy):
             helps=self.partition == "batch",
             partition=self.partition,
             copies=(1, self.ranks, 1 if self.optimizer == "shared" else self.ranks),
+            timeline=partial(alone, ranks=self.ranks),
         )
 
     def check(self, job: Job) -> None:

@@ -19,6 +19,7 @@ exact; the first replica's statistics are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,7 @@ from .pieces.cut_model import Balance, cut_model
 from .pieces.flat_buffers import through_flat
 from .pieces.refusals import sparse_layer
 from .pieces.stages import StagesWorker
+from .pieces.timelines import staged
 
 SCHEDULES = ("gpipe", "1f1b")  # a rank of a replica holds one stage
 
@@ -95,6 +97,9 @@ class Hybrid(Strategy):
             shards_batch=self.replicas > 1 or several,
             chunks_batch=several,
             copies=(self.replicas,) * 3,
+            timeline=partial(
+                staged, ranks=self.ranks, replicas=self.replicas, schedule=self.schedule, chunks=self.chunks
+            ),
         )
 
     def check(self, job: Job) -> None:

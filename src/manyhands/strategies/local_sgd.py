@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from .job import Job
 from .pieces.flat_buffers import through_flat
 from .pieces.optimizer_state import join_states
 from .pieces.rank_model import full_weights, place_model
+from .pieces.timelines import averaged
 from .pieces.units import Units
 from .pieces.worker import OrdinaryWorker
 
@@ -76,7 +78,12 @@ class LocalSGD(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact="between averages ranks go their own ways", transport=self.transport, compiles=True)
+        return Traits(
+            exact="between averages ranks go their own ways",
+            transport=self.transport,
+            compiles=True,
+            timeline=partial(averaged, ranks=self.ranks, period=self.period),
+        )
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and job.has_batchnorm:

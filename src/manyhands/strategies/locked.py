@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ from .pieces.parameter_slices import whole
 from .pieces.refusals import check_choices, check_shareable, check_unwritten
 from .pieces.shared_weights import shared_tensors
 from .pieces.shared_worker import SharedWorker
+from .pieces.timelines import in_turns, under_a_lock
 
 OWN_UPDATES = "every rank makes updates of its own, one after the other"
 EXACT: dict[str, bool | str] = {"turns": True, "free": OWN_UPDATES, "whole": OWN_UPDATES}
@@ -101,6 +103,9 @@ class Locked(Strategy):
             partition=self.partition,
             joins_batchnorm=turns,
             copies=(1, self.ranks + turns, 1),
+            timeline=partial(in_turns, ranks=self.ranks)
+            if turns
+            else partial(under_a_lock, ranks=self.ranks, whole=self.mode == "whole"),
         )
 
     def check(self, job: Job) -> None:

@@ -18,6 +18,7 @@ the whole batch. All but one rank wait, by design; `pipeline` is the same cut wi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..data.order import Shard
 from ..model import Cut
@@ -27,6 +28,7 @@ from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.cut_model import Balance, cut_model
 from .pieces.stages import StagesWorker
+from .pieces.timelines import staged
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class ModelParallel(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(transport=self.transport, shards_batch=False, copies=(1, 1, 1))
+        stages = partial(staged, ranks=self.ranks)
+        return Traits(transport=self.transport, shards_batch=False, copies=(1, 1, 1), timeline=stages)
 
     def prepare(self, job: Job) -> Cut:
         return cut_model(self, job, self.ranks, self.balance)

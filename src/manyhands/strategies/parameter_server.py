@@ -50,6 +50,7 @@ from .pieces.server import Server
 from .pieces.server_memory import MemoryClientEnd, message_tensors
 from .pieces.server_messages import END, PASS, PUSH
 from .pieces.server_network import NetworkClientEnd
+from .pieces.timelines import served
 from .pieces.units import Units
 from .pieces.worker import OrdinaryWorker
 
@@ -120,6 +121,7 @@ class ParameterServer(Strategy):
             partition=self.partition,
             compiles=True,
             copies=(self.ranks + 1, self.ranks + 1, 1),
+            timeline=partial(served, ranks=self.ranks, servers=self.servers, sync=sync),
         )
 
     def check(self, job: Job) -> None:

@@ -22,6 +22,7 @@ Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..data.order import Shard
 from ..errors import BadInput, did_you_mean
@@ -34,6 +35,7 @@ from .pieces.batch_rules import BatchRules, batch_rules
 from .pieces.cut_model import Balance, cut_model
 from .pieces.pipeline_schedules import SCHEDULES
 from .pieces.stages import StagesWorker
+from .pieces.timelines import staged
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,22 @@ class Pipeline(Strategy):
 
     @property
     def traits(self) -> Traits:
-        return Traits(transport=self.transport, shards_batch=self.several, chunks_batch=self.several, copies=(1, 1, 1))
+        stages = partial(
+            staged,
+            ranks=self.ranks,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            split_size=self.split_size,
+            stages_per_rank=self.turns,
+            late=self.weights == "late",
+        )
+        return Traits(
+            transport=self.transport,
+            shards_batch=self.several,
+            chunks_batch=self.several,
+            copies=(1, 1, 1),
+            timeline=stages,
+        )
 
     def check(self, job: Job) -> None:
         if job.settings.sync_batchnorm and job.has_batchnorm and self.several:

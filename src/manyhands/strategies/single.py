@@ -17,6 +17,7 @@ from ..world.rank import Rank
 from .contract import Strategy, Traits, Worker
 from .job import Job
 from .pieces.rank_model import place_model
+from .pieces.timelines import alone
 from .pieces.worker import OrdinaryWorker
 
 
@@ -35,7 +36,7 @@ class Single(Strategy):
 
     name = "single"
     summary = "one process, one device: the baseline"
-    traits = Traits(runs_on="CPU or CUDA", shards_batch=False, compiles=True)
+    traits = Traits(runs_on="CPU or CUDA", shards_batch=False, compiles=True, timeline=alone)
 
     def __post_init__(self) -> None:
         if self.ranks != 1:

@@ -1,0 +1,1 @@
+"""plan: what strategies would do, before they are run."""

@@ -1,0 +1,256 @@
+"""Calibration: what is measured of a task on this machine before anything is forecast, within a budget of seconds.
+
+    costs        short slices of `single` with batches of b, b/2, b/4, ... : what a step costs on a rank with such a shard
+    crowding     k ranks that never talk, each with a shard: how work slows down where k of them share memory and caches
+    transport    collectives and messages between processes of this host, by size
+    trials       short slices of the rows themselves, where they have few processes
+
+All slices are made in turn, round after round, so that a machine that slows down slows all of them alike.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+
+from ...record.cores import available_cores
+from ...record.run import PHASES, Run
+from ...strategies import make_strategy
+from ...strategies.contract import Strategy, processes
+from ...strategies.job import Job
+from ...task import Task
+from ...training.build import build, check_length
+from ...training.proof.probe import probe
+from ...training.settings import FitSettings
+from ..contenders import Contender
+from ..doctor.machine import free_memory
+from ..doctor.needs import Needs, needs
+from ..slices import MOST, Variant, run_slice, steady_ms
+from .transport import Kinds, Transport, copy_seconds_per_byte, measure
+
+MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
+ROUNDS = 3
+SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
+START_SECONDS = 1.2  # of a slice, beside its steps: a guess for the first round
+FOR_THE_REST = 0.15  # of the budget: transport, building the task
+APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
+Say = Callable[[str], None]
+
+
+def rows_tried(rows: Sequence[Contender]) -> list[Contender]:
+    """The rows worth a trial, of every strategy first the one with most ranks: the others follow from it most surely."""
+    small = [row for row in rows if row.strategy is not None and _size(row.strategy) <= MOST_TRIED]
+    ordered = sorted(small, key=lambda row: (row.asked, -row.ranks))
+    ranked = [list(found) for _, found in groupby(ordered, key=lambda row: row.asked)]
+    depth = max(map(len, ranked), default=0)
+    return [found[place] for place in range(depth) for found in ranked if place < len(found)]
+
+
+def _size(strategy: Strategy) -> int:
+    return max(processes(strategy), strategy.ranks)
+
+
+@dataclass
+class Calibration:
+    """What was measured; `job` is the task as a fit would train it."""
+
+    job: Job
+    needs: Needs
+    cores: int
+    parts: dict[int, dict[float, dict[str, float]]]  # threads -> samples -> seconds of each phase
+    crowding: dict[int, float]  # ranks at work -> how many times slower each of them is
+    transport: Transport
+    copy_per_byte: float
+    trials: dict[tuple[str, int, int | None], list[Run]]  # (strategy, ranks, threads) -> its slices
+    refusals: dict[tuple[str, int, int | None], str]
+    process_bytes: float  # that a rank holds beside model, batch and activations
+    startup_seconds: float
+    seconds: float = 0.0  # that all of this took
+    skipped: list[str] = field(default_factory=list)  # what the budget was too short for
+
+    def slowdown(self, busy: int) -> float:
+        """Of each of so many ranks at work: measured, or as the measured ones grow."""
+        known = {1: 1.0, **self.crowding}
+        counts = sorted(known)
+        if busy in known or len(counts) == 1:
+            return known.get(busy, 1.0)
+        right = next((place for place, count in enumerate(counts) if count > busy), len(counts) - 1)
+        left, other = counts[right - 1], counts[right]
+        return max(1.0, known[left] + (known[other] - known[left]) * (busy - left) / (other - left))
+
+
+def key(row: Contender) -> tuple[str, int, int | None]:
+    return row.name, row.ranks, row.threads
+
+
+def calibrate(
+    task: Task, rows: Sequence[Contender], settings: FitSettings, budget: float, say: Say, tried: bool = True
+) -> Calibration:
+    """Measure for about `budget` seconds; `tried` False leaves out the trials of whole rows."""
+    began = time.monotonic()
+    job = build(task, settings.step)
+    check_length(job)
+    probe(job, [torch.device("cpu")])
+    needed = needs(job, free_memory())
+    bench = _Bench(task, job, settings, began, budget, say)
+    threads = sorted({row.threads for row in rows if row.threads and not row.single} or {1})
+    most = max((_size(row.strategy) for row in rows if row.strategy is not None), default=1)
+    for count in threads:
+        bench.add_parts(count, most)
+    bench.add_crowds(threads[0], most)
+    for row in rows_tried(rows) if tried else ():
+        bench.add_trial(row)
+    bench.say("measuring messages between processes")
+    transport = _transport(most)
+    bench.run()
+    parts = bench.parts()
+    return Calibration(
+        job=job,
+        needs=needed,
+        cores=available_cores(),
+        parts=parts,
+        crowding=bench.crowding(parts[threads[0]]),
+        transport=transport,
+        copy_per_byte=copy_seconds_per_byte(),
+        trials=bench.trials(),
+        refusals=bench.refusals(),
+        process_bytes=bench.process_bytes(needed),
+        startup_seconds=bench.startup_seconds(),
+        seconds=time.monotonic() - began,
+        skipped=bench.skipped(),
+    )
+
+
+def _transport(most: int) -> Transport:
+    """Among two processes, and among four where there are cores for them and somebody asks for so many."""
+    counts = [2, *([4] if min(available_cores(), most) >= 4 else [])] if most > 1 else []
+    tried: dict[int, Kinds] = {}
+    for count in counts:
+        with suppress(Exception):  # a system without shared memory: trials tell what it costs
+            tried[count] = measure(count)
+    return Transport(tried)
+
+
+class _Bench:
+    """The slices to be made, in the order in which they matter."""
+
+    def __init__(self, task: Task, job: Job, settings: FitSettings, began: float, budget: float, say: Say):
+        self.task, self.job, self.settings, self.say = task, job, settings, say
+        self.began, self.until = began, began + budget * (1 - FOR_THE_REST)
+        self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
+        self._crowds: dict[int, Variant] = {}  # ranks
+        self._trials: dict[tuple[str, int, int | None], Variant] = {}
+
+    @property
+    def variants(self) -> list[Variant]:
+        return [*self._parts.values(), *self._crowds.values(), *self._trials.values()]
+
+    def _variant(self, label: str, strategy: Strategy, threads: int | None, samples: int | None = None) -> Variant:
+        task = self.task if samples is None else self.task.replace(batch_size=samples)
+        step = self.settings.step
+        if not self.job.endless:  # long enough for any slice
+            per_epoch = max(1, len(self.job.train) // task.batch_size)
+            step = replace(step, epochs=max(self.job.epochs, math.ceil(MOST / per_epoch)))
+        return Variant(label, task, strategy, replace(self.settings, step=step, threads=threads))
+
+    def add_parts(self, threads: int, most: int) -> None:
+        """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well."""
+        halvings = max(2, math.ceil(math.log2(max(most, 1))))
+        sizes = dict.fromkeys(max(1, math.ceil(self.task.batch_size / 2**place)) for place in range(halvings + 1))
+        for samples in sizes:
+            label = f"single with {samples} samples per step"
+            self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
+
+    def add_crowds(self, threads: int, most: int) -> None:
+        for ranks in (2, 4):
+            if ranks * threads <= available_cores() and ranks <= most and self.task.batch_size >= ranks:
+                self._crowds[ranks] = self._variant(f"{ranks} ranks apart", make_strategy(APART, ranks), threads)
+
+    def add_trial(self, row: Contender) -> None:
+        assert row.strategy is not None
+        self._trials[key(row)] = self._variant(f"trial of {row.label}", row.strategy, row.threads)
+
+    def run(self) -> None:
+        """Every second round backwards; slices are as long as the budget allows for."""
+        for number in range(ROUNDS):
+            turn = [variant for variant in self.variants if variant.problem is None]
+            for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
+                left = self.until - time.monotonic()
+                if left < START_SECONDS and (number or variant not in self._parts.values()):
+                    return
+                rounds = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
+                seconds = min(LONGEST, max(SHORTEST, left / rounds - START_SECONDS))
+                self.say(f"round {number + 1}: {variant.label}")
+                variant.slices.append(run_slice(variant, seconds))
+
+    # ------------------------------------------------------------ what came of it
+
+    def parts(self) -> dict[int, dict[float, dict[str, float]]]:
+        found: dict[int, dict[float, dict[str, float]]] = {}
+        for (threads, samples), variant in self._parts.items():
+            if variant.runs:
+                found.setdefault(threads, {})[float(samples)] = phase_seconds(variant.runs)
+        return found
+
+    def crowding(self, parts: Mapping[float, Mapping[str, float]]) -> dict[int, float]:
+        """Work of a shard beside others against the same work alone."""
+        found = {}
+        for ranks, variant in self._crowds.items():
+            alone = parts.get(float(math.ceil(self.task.batch_size / ranks)))
+            if variant.runs and alone:
+                beside = phase_seconds(variant.runs)
+                found[ranks] = max(1.0, _work(beside) / max(1e-9, _work(alone)))
+        return found
+
+    def trials(self) -> dict[tuple[str, int, int | None], list[Run]]:
+        return {row: variant.runs for row, variant in self._trials.items() if variant.runs}
+
+    def refusals(self) -> dict[tuple[str, int, int | None], str]:
+        return {row: variant.problem for row, variant in self._trials.items() if variant.problem is not None}
+
+    def skipped(self) -> list[str]:
+        return [variant.label for variant in self.variants if not variant.slices]
+
+    def process_bytes(self, needed: Needs) -> float:
+        """What `single` held at most, less what it is known to need."""
+        whole = [
+            run
+            for (_, samples), variant in self._parts.items()
+            for run in variant.runs
+            if samples == self.task.batch_size
+        ]
+        peaks = [peak for run in whole if (peak := memory_of(run)) is not None]
+        if not peaks:
+            return 0.0
+        known = needed.weights + needed.gradients + needed.optimizer
+        return max(0.0, max(peaks) - known - self.task.batch_size * (needed.sample + needed.batch))
+
+    def startup_seconds(self) -> float:
+        found = [run.startup_seconds for variant in self.variants for run in variant.runs if run.startup_seconds]
+        return statistics.median(found) if found else 0.0
+
+
+def phase_seconds(runs: Sequence[Run]) -> dict[str, float]:
+    """Of the slice with the median step, without its first steps."""
+    middle = sorted(runs, key=steady_ms)[(len(runs) - 1) // 2]
+    phases = {name: (middle.phases_ms or {}).get(name) or 0.0 for name in PHASES}
+    whole = sum(phases.values())
+    scale = steady_ms(middle) / whole / 1000 if whole else 0.0
+    return {name: value * scale for name, value in phases.items()}
+
+
+def _work(phases: Mapping[str, float]) -> float:
+    return sum(phases[name] for name in ("load", "transfer", "augment", "forward", "backward", "update", "other"))
+
+
+def memory_of(run: Run) -> float | None:
+    """Of the rank that held most."""
+    found = [rank.get("peak_memory_bytes") for rank in run.per_rank]
+    return max((value for value in found if value is not None), default=None)

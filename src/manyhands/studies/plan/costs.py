@@ -1,0 +1,96 @@
+"""What a job's steps cost on this machine, as strategies ask for it in their timelines (strategies/timeline.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ...model import Cut
+from ...record.run import PHASES
+from ...strategies.pieces.cut_model import EXAMPLE
+from ...strategies.timeline import Stage
+from .link import Link
+from .transport import Transport, between
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """The costs of one row: its job, its cut, and where its processes are."""
+
+    batch_size: int
+    trained_bytes: float
+    weight_bytes: float
+    parts: Mapping[float, Mapping[str, float]]  # samples -> seconds of each phase of `single`'s step with so many
+    transport: Transport
+    copy_per_byte: float
+    stages: tuple[Stage, ...] = ()
+    units: int = 1
+    hosts: Sequence[int] = field(default_factory=tuple)  # where each process is
+    link: Link | None = None  # between hosts
+
+    def part(self, samples: float) -> dict[str, float]:
+        return {
+            phase: between({size: part.get(phase, 0.0) for size, part in self.parts.items()}, samples)
+            for phase in PHASES
+        }
+
+    def overhead(self) -> float:
+        sizes = sorted(self.parts)
+        passes = {size: self.parts[size]["forward"] + self.parts[size]["backward"] for size in sizes}
+        if len(sizes) < 2:
+            return 0.5 * passes[sizes[0]]
+        small, next_one = sizes[:2]
+        slope = (passes[next_one] - passes[small]) / (next_one - small)
+        return min(max(passes[small] - slope * small, 0.0), passes[small])
+
+    def copy(self, size: float) -> float:
+        return size * self.copy_per_byte
+
+    def all_reduce(self, size: float, members: int) -> float:
+        return self._over_hosts("all_reduce", size, members, 2)
+
+    def gather(self, size: float, members: int) -> float:
+        return self._over_hosts("gather", size, members, 1)
+
+    def message(self, size: float, sender: int, receiver: int) -> float:
+        if self.link is not None and self.hosts and self.hosts[sender] != self.hosts[receiver]:
+            return self.link.seconds + size / self.link.bytes_per_second
+        return self.transport.seconds("message", size, 2)
+
+    def _over_hosts(self, kind: str, size: float, members: int, passes: int) -> float:
+        """Among those of each host first, then in a ring of hosts: 2 (h - 1) messages of size / h for a sum, half for a gather."""
+        hosts = len(set(self.hosts)) or 1
+        if hosts == 1 or self.link is None:
+            return self.transport.seconds(kind, size, members)
+        inside = self.transport.seconds(kind, size, max(1, members // hosts))
+        steps = passes * (hosts - 1)
+        return inside + steps * (self.link.seconds + size / hosts / self.link.bytes_per_second)
+
+
+def stages_of(prepared: Any) -> tuple[Stage, ...]:
+    """Of the cut that a strategy has prepared, if it has."""
+    found = prepared[0] if isinstance(prepared, tuple) and prepared else prepared
+    if not isinstance(found, Cut):
+        return ()
+    forward = sum(layer.forward_seconds for layer in found.layers) or 1.0
+    backward = sum(layer.backward_seconds for layer in found.layers) or 1.0
+    parameters = sum(layer.parameter_bytes for layer in found.layers) or 1
+    stages = []
+    for begin, end in pairwise(found.bounds):
+        layers = found.layers[begin:end]
+        stages.append(
+            Stage(
+                sum(layer.forward_seconds for layer in layers) / forward,
+                sum(layer.backward_seconds for layer in layers) / backward,
+                sum(layer.parameter_bytes for layer in layers) / parameters,
+                layers[-1].activation_bytes / EXAMPLE if end < len(found.layers) else 0.0,
+            )
+        )
+    return tuple(stages)
+
+
+def units_of(prepared: Any) -> int:
+    """Of a model whose parameters are gathered block by block: those named, and the rest as one."""
+    return 1 + len(prepared) if isinstance(prepared, list) else 1

@@ -1,0 +1,214 @@
+"""From a calibration to a forecast: what was tried is reported as it was, everything else is simulated.
+
+A simulation knows nothing of what it was not told (how a lock feels the cache of another core, what torch's wrappers
+cost), so it is corrected by what it got wrong where the same strategy was tried: by the ratio of trial to simulation.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...errors import BadInput, Refused
+from ...record.forecast import Forecast
+from ...record.run import Run
+from ...strategies.contract import Strategy, admit, processes
+from ...strategies.job import trained_parameters
+from ..contenders import Contender
+from ..slices import steady_ms
+from .calibrate import Calibration, key, memory_of, phase_seconds
+from .costs import MeasuredCosts, stages_of, units_of
+from .events import Outcome, run
+from .link import Link
+
+TRIED, SIMULATED = "measured", "simulated"
+# Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a
+# simulated row adds for every doubling of ranks beyond what was tried.
+FLOOR, UNTRIED, PER_DOUBLING = 0.05, 0.12, 0.05
+T80 = {1: 3.08, 2: 1.89, 3: 1.64, 4: 1.53}  # of Student's distribution, by degrees of freedom
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the ranks would be: hosts like this one, and what connects them."""
+
+    hosts: int = 1
+    link: Link | None = None
+    cores: int | None = None  # of each host; None: as many as here
+    memory: float | None = None  # bytes that a rank may take
+
+
+@dataclass(frozen=True)
+class Simulated:
+    outcome: Outcome
+    costs: MeasuredCosts
+    samples_per_second: float
+
+
+class Forecaster:
+    """Forecasts rows from one calibration; what is worked out for a row is kept for the rows that follow from it."""
+
+    def __init__(self, found: Calibration, rows: Sequence[Contender], place: Place):
+        self.found, self.rows, self.place = found, rows, place
+        self._prepared: dict[tuple[str, int], Any] = {}
+        self._local: dict[tuple[str, int, int | None], Simulated] = {}
+
+    def forecast(self, row: Contender) -> Forecast:
+        try:
+            return self._forecast(row)
+        except (Refused, BadInput) as problem:
+            return self._infeasible(row, str(problem).splitlines()[0])
+
+    def _infeasible(self, row: Contender, reason: str) -> Forecast:
+        return Forecast(
+            row.name, row.ranks, False, reason, threads=row.threads, batch_size=self.found.job.task.batch_size
+        )
+
+    def _forecast(self, row: Contender) -> Forecast:
+        if row.strategy is None or row.refusal:
+            return self._infeasible(row, row.refusal or "it cannot be made")
+        if (refused := self.found.refusals.get(key(row))) is not None:
+            return self._infeasible(row, refused)
+        hosts = min(self.place.hosts, row.ranks)
+        if hosts > 1 and not row.strategy.traits.hosts:
+            raise Refused(f"{row.name} shares memory and cannot run over several hosts (hosts: {hosts}); use ddp")
+        prepared = self._prepare(row.strategy)
+        tried = self.found.trials.get(key(row)) if hosts == 1 and self.place.cores is None else None
+        simulated = self._simulate(row, prepared, hosts)
+        batch = self.found.job.task.batch_size
+        if tried:
+            speeds = [1000 * batch / steady_ms(one) for one in tried]
+            speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
+            phases = {name: 1000 * value for name, value in phase_seconds(tried).items()}
+        else:
+            factor, doublings, basis = *self._correction(row), SIMULATED
+            speed = simulated.samples_per_second * factor
+            half = (UNTRIED if factor == 1.0 else FLOOR) + PER_DOUBLING * doublings
+            phases = {name: 1000 * value / factor for name, value in simulated.outcome.mean(row.ranks).items()}
+        memory = self._memory(row, tried)
+        if self.place.memory is not None and memory is not None and memory > self.place.memory:
+            needs, has = memory / 2**20, self.place.memory / 2**20
+            return replace(
+                self._infeasible(row, f"a rank needs {needs:,.0f} MiB and may take {has:,.0f} MiB"),
+                memory_bytes=int(memory),
+            )
+        return Forecast(
+            strategy=row.name,
+            ranks=row.ranks,
+            samples_per_second=speed,
+            interval=(speed * (1 - half), speed * (1 + half)),
+            step_ms=1000 * batch / speed,
+            phases_ms=phases,
+            memory_bytes=None if memory is None else int(memory),
+            bytes_per_step=self._bytes(row, tried, simulated, hosts),
+            threads=row.threads,
+            hosts=hosts,
+            batch_size=batch,
+            basis=basis,
+        )
+
+    # ------------------------------------------------------------ feasible at all
+
+    def _prepare(self, strategy: Strategy) -> Any:
+        """What the strategy would refuse it refuses here; where it cuts the model, and what it found."""
+        place = (str(strategy), strategy.ranks)
+        if place not in self._prepared:
+            job = self.found.job
+            admit(strategy, job, [torch.device("cpu")] * strategy.ranks)
+            self._prepared[place] = strategy.prepare(copy.copy(job))
+        return self._prepared[place]
+
+    # ------------------------------------------------------------ speed
+
+    def _simulate(self, row: Contender, prepared: Any, hosts: int) -> Simulated:
+        assert row.strategy is not None
+        strategy, job = row.strategy, self.found.job
+        count = max(processes(strategy), strategy.ranks)
+        where = [process * hosts // count for process in range(count)]
+        threads = row.threads if row.threads in self.found.parts else min(self.found.parts)
+        costs = MeasuredCosts(
+            batch_size=job.task.batch_size,
+            trained_bytes=sum(parameter.nbytes for _, parameter in trained_parameters(job.model)),
+            weight_bytes=self.found.needs.weights,
+            parts=self.found.parts[threads],
+            transport=self.found.transport,
+            copy_per_byte=self.found.copy_per_byte,
+            stages=stages_of(prepared),
+            units=units_of(prepared),
+            hosts=where,
+            link=self.place.link,
+        )
+        timeline = strategy.traits.timeline
+        assert timeline is not None, f"{strategy.name} tells no timeline"
+        cores = (self.place.cores or self.found.cores) / threads
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, steps=16, warm=8)
+        return Simulated(outcome, costs, job.task.batch_size / outcome.step_seconds)
+
+    def _correction(self, row: Contender) -> tuple[float, float]:
+        """Trial over simulation where the same strategy was tried, with the nearest number of ranks, and how many times
+        that is doubled to come to this row."""
+        tried = [other for other in self.rows if other.asked == row.asked and self.found.trials.get(key(other))]
+        if not tried:
+            return 1.0, max(0.0, math.log2(row.ranks))
+        nearest = min(tried, key=lambda other: (abs(math.log2(other.ranks / row.ranks)), -other.ranks))
+        if key(nearest) not in self._local:
+            assert nearest.strategy is not None
+            self._local[key(nearest)] = self._simulate_here(nearest)
+        speeds = [1000 * self.found.job.task.batch_size / steady_ms(one) for one in self.found.trials[key(nearest)]]
+        factor = statistics.median(speeds) / self._local[key(nearest)].samples_per_second
+        return factor, abs(math.log2(row.ranks / nearest.ranks)) + (self.place.hosts > 1)
+
+    def _simulate_here(self, row: Contender) -> Simulated:
+        """As it was tried: on this host."""
+        assert row.strategy is not None
+        here = Forecaster(self.found, self.rows, Place())
+        return here._simulate(row, self._prepare(row.strategy), 1)
+
+    # ------------------------------------------------------------ memory and bytes
+
+    def _memory(self, row: Contender, tried: Sequence[Run] | None) -> float | None:
+        """Of the rank that needs most: as tried, or what a process has of its own and its parts of model and batch."""
+        peaks = [peak for one in tried or () if (peak := memory_of(one)) is not None]
+        if peaks:
+            return max(peaks)
+        assert row.strategy is not None
+        strategy, needs = row.strategy, self.found.needs
+        held = processes(strategy)
+        weights, gradients, optimizer = strategy.traits.copies or (strategy.ranks, strategy.ranks, held)
+        model = (weights * needs.weights + gradients * needs.gradients + optimizer * needs.optimizer) / held
+        samples = self.found.job.task.batch_size / held
+        return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
+
+    def _bytes(self, row: Contender, tried: Sequence[Run] | None, simulated: Simulated, hosts: int) -> dict[str, float]:
+        """Handed over per step, by link."""
+        found: dict[str, float] = {}
+        nearest = tried or next(
+            (
+                self.found.trials[key(other)]
+                for other in self.rows
+                if other.asked == row.asked and key(other) in self.found.trials
+            ),
+            None,
+        )
+        if nearest and nearest[0].communication_bytes is not None:
+            scale = row.ranks / max(1, nearest[0].ranks)
+            found["memory"] = nearest[0].communication_bytes * scale
+        if hosts > 1:
+            found["network"] = 2 * (hosts - 1) * simulated.costs.trained_bytes
+        return found
+
+
+def _half(speeds: Sequence[float]) -> float:
+    """Half of an 80 % interval for the next measurement, relative: from the spread of these, and never below the floor."""
+    if len(speeds) < 2:
+        return 2 * FLOOR
+    logs = [math.log(speed) for speed in speeds]
+    spread = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return max(FLOOR, min(0.5, T80.get(len(logs) - 1, 1.4) * spread))
