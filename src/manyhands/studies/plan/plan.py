@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,11 @@ from ...task import Task
 from ...training.settings import FitSettings
 from ..contenders import Contender, contenders
 from .calibrate import Calibration, calibrate
+from .failures import Failures
 from .forecasts import Forecaster, Place
 from .link import Link
+from .many_hosts import Fleet, FleetForecast, on_fleet
+from .stragglers import Stragglers
 
 FEWEST_SECONDS = 5.0
 ON_HOSTS = "10gbit,50us"  # between hosts, where nobody says
@@ -30,11 +34,13 @@ class Plan:
     best: Forecast | None
     why: str
     calibration: Calibration
+    fleet: list[FleetForecast]  # where many hosts were asked about
 
     def record(self) -> dict[str, Any]:
         return {
             "forecasts": [one.record() for one in self.forecasts],
             "best": None if self.best is None else {**self.best.record(), "why": self.why},
+            "at_scale": [one.record() for one in self.fleet],
             "calibration": {
                 "seconds": self.calibration.seconds,
                 "cores": self.calibration.cores,
@@ -51,6 +57,11 @@ def plan(
     ranks: int | Iterable[int] | None = None,
     hosts: int = 1,
     link: str | Link | None = None,
+    ranks_per_host: int | None = None,
+    mean_seconds_between_failures: float | None = None,
+    restart_seconds: float = 60.0,
+    checkpoint_seconds: float = 10.0,
+    stragglers: float = 0.0,
     cores: int | None = None,
     memory: float | None = None,
     price: float | None = None,
@@ -68,6 +79,12 @@ def plan(
         ranks: A number, or several such as `[1, 2, 4, 8]`.
         hosts: Over how many hosts like this one the ranks would be spread.
         link: What connects hosts: bandwidth and latency such as "10gbit,50us".
+        ranks_per_host: For many hosts: every one has so many ranks and takes the task's batch; forecasts are then made for
+            one host, and from those for all of them, with failures and stragglers.
+        mean_seconds_between_failures: Of one host, there. Default: hosts never fail.
+        restart_seconds: What a failure costs there, beside the work since the last checkpoint.
+        checkpoint_seconds: What a checkpoint costs there.
+        stragglers: How much the step times of ranks vary there: standard deviation over mean.
         cores: Cores of each host, where they are not those of this one.
         memory: Bytes that a rank may take; rows that need more are not feasible.
         price: Of a host for an hour; adds the cost to finish the task.
@@ -82,7 +99,7 @@ def plan(
     """
     if not budget >= FEWEST_SECONDS:
         raise BadInput(f"budget must be at least {FEWEST_SECONDS:g} seconds (found {budget:g})")
-    for name, value in (("hosts", hosts), ("cores", cores)):
+    for name, value in (("hosts", hosts), ("cores", cores), ("ranks_per_host", ranks_per_host)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
     if price is not None and not price >= 0:
@@ -91,13 +108,22 @@ def plan(
         raise BadInput(f"memory must be above 0 (found {memory!r})")
     between = Link.parse(link or ON_HOSTS) if link is None or isinstance(link, str) else link
     settings = FitSettings.of(progress=False, **keywords)
+    fleet = None
+    if ranks_per_host is not None:
+        if ranks is not None:
+            raise BadInput(
+                f"give ranks, or hosts and ranks_per_host (found ranks={ranks} and ranks_per_host={ranks_per_host})"
+            )
+        failing = Failures(mean_seconds_between_failures or math.inf, restart_seconds)
+        fleet = Fleet(hosts, ranks_per_host, between, failing, Stragglers(stragglers), checkpoint_seconds)
+        ranks, hosts = ranks_per_host, 1
     rows = contenders(list(strategies) if strategies else list(TABLE), ranks, threads)
     found = calibrate(task, rows, settings, budget, say, trials)
     place = Place(hosts, between if hosts > 1 else None, cores if cores != available_cores() else None, memory)
     forecaster = Forecaster(found, rows, place)
     forecasts = [_finished(forecaster.forecast(row), row, found, hosts, price) for row in rows]
     best = max((one for one in forecasts if one.feasible), key=_speed, default=None)
-    return Plan(forecasts, best, _why(best, forecasts), found)
+    return Plan(forecasts, best, _why(best, forecasts), found, on_fleet(fleet, forecasts, rows, found) if fleet else [])
 
 
 def _speed(one: Forecast) -> float:

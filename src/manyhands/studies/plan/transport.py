@@ -65,7 +65,9 @@ def _on_rank(rank: Rank) -> Kinds:
         part = torch.zeros(max(1, size // 4 // rank.processes))
         whole = torch.zeros(len(part) * rank.processes)
         kinds["all_reduce"][size] = _timed(lambda numbers=numbers: dist.all_reduce(numbers))
-        kinds["gather"][size] = _timed(lambda part=part, whole=whole: dist.all_gather_into_tensor(whole, part))
+        kinds["gather"][size] = _timed(
+            lambda part=part, whole=whole: dist.all_gather(list(whole.chunk(rank.processes)), part)
+        )
         kinds["message"][size] = _timed(lambda numbers=numbers: _there_and_back(rank, numbers)) / 2
     return kinds
 

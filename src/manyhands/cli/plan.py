@@ -1,0 +1,207 @@
+"""`manyhands plan`: what strategies would do with a task, before they are run; and how good such forecasts were."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import BadInput
+from .inputs import check_names, read_task
+from .options import AsJson, Quiet, RankCounts, TaskArgument, fit_options, rank_counts, strategy_names, with_options
+
+if TYPE_CHECKING:
+    from ..studies.plan.plan import Plan
+
+RUNS = Path("runs")
+
+
+@with_options(fit_options)
+def plan(
+    task: TaskArgument = "glyphs",
+    strategies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="STRATEGY",
+            help="Strategies to forecast, with options if you like (default: all).",
+            autocompletion=strategy_names,
+        ),
+    ] = None,
+    ranks: RankCounts = None,
+    hosts: Annotated[int, typer.Option(metavar="H", help="Spread the ranks over this many hosts like this one.")] = 1,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="BANDWIDTH,LATENCY", help="The network between hosts (default: 10gbit,50us)."),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that a rank may take, such as 80G.")
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(metavar="C", help="Cores of each host (default: as many as here).")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(metavar="P", help="Price of a host per hour: adds the cost to finish the task.")
+    ] = None,
+    budget: Annotated[float, typer.Option(metavar="S", help="Seconds the calibration may take.")] = 60.0,
+    trials: Annotated[
+        bool, typer.Option("--trials/--no-trials", help="Try rows with few ranks for a moment, or simulate all rows.")
+    ] = True,
+    ranks_per_host: Annotated[
+        int | None, typer.Option(metavar="N", help="For many hosts: ranks on each, with failures and stragglers.")
+    ] = None,
+    mtbf: Annotated[
+        str | None, typer.Option(metavar="TIME", help="There: mean time between failures of a host, such as 30d.")
+    ] = None,
+    restart_seconds: Annotated[float, typer.Option(metavar="S", help="There: what a restart takes.")] = 60.0,
+    checkpoint_seconds: Annotated[float, typer.Option(metavar="S", help="There: what a checkpoint takes.")] = 10.0,
+    stragglers: Annotated[
+        float, typer.Option(metavar="SHARE", help="There: how much step times of ranks vary, such as 0.05.")
+    ] = 0.0,
+    score: Annotated[
+        bool, typer.Option("--score", help="Compare kept forecasts with the runs that were made since.")
+    ] = False,
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of runs that forecasts are kept beside.")
+    ] = RUNS,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    **chosen: Any,
+) -> None:
+    """Forecast what strategies would do, without running them.
+
+    It measures the task on this machine for at most a minute, forecasts speed, memory, time and cost of every strategy and
+    number of ranks, each speed with an 80 % interval, and names the best. Later runs score the forecasts (--score).
+    """
+    if score:
+        _score(runs, as_json)
+        return
+    check_names(task, *(strategies or ()))
+    counts = rank_counts(ranks)
+    from ..studies.plan.plan import kept
+    from ..studies.plan.plan import plan as forecast
+    from ..studies.plan.units import parse_bytes, parse_seconds
+    from . import terminal
+
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(f"{time.monotonic() - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    if chosen.pop("on") != "local":
+        raise BadInput(
+            "plan measures on this machine; leave out --on, and describe other hosts with --hosts and --link"
+        )
+    work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
+    found = forecast(
+        work,
+        strategies,
+        ranks=counts,
+        hosts=hosts,
+        link=link,
+        cores=cores,
+        memory=None if memory is None else parse_bytes(memory),
+        price=price,
+        budget=budget,
+        trials=trials,
+        ranks_per_host=ranks_per_host,
+        mean_seconds_between_failures=None if mtbf is None else parse_seconds(mtbf),
+        restart_seconds=restart_seconds,
+        checkpoint_seconds=checkpoint_seconds,
+        stragglers=stragglers,
+        runs=runs,
+        say=say,
+        **chosen,
+    )
+    ledger = kept(found, runs)
+    if as_json:
+        terminal.show_json({**found.record(), "ledger": str(ledger)})
+    else:
+        _show(found, price is not None)
+        print(f"kept in {ledger}; `manyhands plan --score` compares them with later runs")
+
+
+def _score(folder: Path, as_json: bool) -> None:
+    from ..studies.plan.score import score
+    from . import terminal
+    from .score_table import show_scores
+
+    result = score(folder)
+    if as_json:
+        terminal.show_json(result)
+    else:
+        show_scores(result)
+
+
+def _show(found: Plan, priced: bool) -> None:
+    from . import terminal
+
+    out = terminal.console()
+    headings = ("strategy", "ranks", "samples/s", "80 % interval", "memory", "to finish", "basis")
+    headings = (*headings[:6], "cost", headings[6]) if priced else headings
+    filled = terminal.table(headings, numbers=headings[1:-1])
+    for one in found.forecasts:
+        if not one.feasible or one.samples_per_second is None or one.interval is None:
+            continue
+        threads = f" ({one.threads} thread{'s' * (one.threads != 1)})" if one.strategy == "single" else ""
+        low, high = one.interval
+        cells = [
+            f"{one.strategy}{threads}",
+            str(one.ranks),
+            f"{one.samples_per_second:,.0f}",
+            f"{low:,.0f}-{high:,.0f}",
+        ]
+        cells.append("-" if one.memory_bytes is None else f"{one.memory_bytes / 2**20:,.0f} MiB")
+        cells.append(_duration(one.seconds))
+        if priced:
+            cells.append("-" if one.cost is None else f"{one.cost:,.2f}")
+        filled.add_row(*cells, one.basis or "-")
+    out.print(filled)
+    for one in found.forecasts:
+        if not one.feasible:
+            out.print(f"not feasible: {one.strategy} on {one.ranks}: {one.reason}", soft_wrap=True)
+    if found.calibration.skipped:
+        out.print(f"the budget was too short for {len(found.calibration.skipped)} measurements; use --budget for more")
+    if found.fleet:
+        _show_fleet(found)
+    elif found.best is not None:
+        from ..studies.plan.plan import label
+
+        out.print()
+        out.print(f"Best: {label(found.best)}. {found.why}")
+    else:
+        out.print(found.why)
+
+
+def _show_fleet(found: Plan) -> None:
+    from . import terminal
+
+    out = terminal.console()
+    out.print()
+    out.print(f"{found.fleet[0].forecast.hosts:,} hosts, the batch of one on each:")
+    headings = ("strategy", "ranks", "samples/s", "goodput", "checkpoint every", "to finish", "failures")
+    filled = terminal.table(headings, numbers=headings[1:])
+    for one in found.fleet:
+        result = one.forecast
+        filled.add_row(
+            one.strategy,
+            f"{result.ranks:,}",
+            f"{result.samples_per_second.expected:,.0f}",
+            f"{100 * result.goodput:.1f} %",
+            _duration(result.checkpoint_interval_seconds),
+            _duration(result.wall_seconds.expected),
+            f"{result.failures:,.1f}",
+        )
+    out.print(filled)
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"

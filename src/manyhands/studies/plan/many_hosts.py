@@ -1,0 +1,78 @@
+"""A plan for many hosts: what one host was forecast to do, on a thousand of them that fail and differ in speed (at_scale.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...record.forecast import Forecast
+from ..contenders import Contender
+from .at_scale import ScaleForecast, at_scale
+from .calibrate import Calibration
+from .failures import Failures
+from .link import Link
+from .stragglers import Stragglers
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Many hosts like this one, with so many ranks each. Every host takes the task's batch: the global one grows with them."""
+
+    hosts: int
+    ranks_per_host: int
+    link: Link
+    failures: Failures
+    stragglers: Stragglers
+    checkpoint_seconds: float
+
+
+@dataclass(frozen=True)
+class FleetForecast:
+    strategy: str
+    forecast: ScaleForecast
+
+    def record(self) -> dict[str, Any]:
+        found = self.forecast
+        return {
+            "strategy": self.strategy,
+            "hosts": found.hosts,
+            "ranks": found.ranks,
+            "samples_per_second": found.samples_per_second.expected,
+            "interval": [found.samples_per_second.low, found.samples_per_second.high],
+            "step_ms": 1000 * found.step_seconds.expected,
+            "communication_ms": 1000 * found.communication_seconds,
+            "goodput": found.goodput,
+            "checkpoint_interval_seconds": found.checkpoint_interval_seconds,
+            "seconds": found.wall_seconds.expected,
+            "seconds_interval": [found.wall_seconds.low, found.wall_seconds.high],
+            "failures": found.failures,
+        }
+
+
+def on_fleet(
+    fleet: Fleet, forecasts: Sequence[Forecast], rows: Sequence[Contender], found: Calibration
+) -> list[FleetForecast]:
+    """Every row that may run over hosts and is feasible on one of them with as many ranks as each has."""
+    batch = found.job.task.batch_size
+    result = []
+    for one, row in zip(forecasts, rows, strict=True):
+        if not one.feasible or one.step_ms is None or row.strategy is None or row.ranks != fleet.ranks_per_host:
+            continue
+        if not row.strategy.traits.hosts:
+            continue
+        scaled = at_scale(
+            one.step_ms / 1000,
+            fleet.ranks_per_host,
+            fleet.hosts,
+            fleet.link,
+            found.needs.gradients / fleet.ranks_per_host,
+            row.strategy.traits.lockstep,
+            fleet.stragglers,
+            fleet.failures,
+            fleet.checkpoint_seconds,
+            batch * fleet.hosts,
+            found.job.total_steps * batch,
+        )
+        result.append(FleetForecast(one.strategy, scaled))
+    return result
