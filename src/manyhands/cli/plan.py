@@ -140,8 +140,8 @@ def _show(found: Plan, priced: bool) -> None:
     from . import terminal
 
     out = terminal.console()
-    headings = ("strategy", "ranks", "samples/s", "80 % interval", "memory", "to finish", "basis")
-    headings = (*headings[:6], "cost", headings[6]) if priced else headings
+    cost = ("cost",) if priced else ()
+    headings = ("strategy", "ranks", "samples/s", "80 % interval", "memory", "to finish", *cost, "basis")
     filled = terminal.table(headings, numbers=headings[1:-1])
     for one in found.forecasts:
         if not one.feasible or one.samples_per_second is None or one.interval is None:

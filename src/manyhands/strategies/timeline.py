@@ -87,9 +87,14 @@ class Stage:
 class Costs(Protocol):
     """What was measured of a job on this machine. All in seconds and bytes."""
 
-    batch_size: int
-    trained_bytes: float
-    weight_bytes: float
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def trained_bytes(self) -> float: ...
+
+    @property
+    def weight_bytes(self) -> float: ...
 
     def part(self, samples: float) -> dict[str, float]:
         """Seconds of each phase of an ordinary step with so many samples, on one rank alone."""

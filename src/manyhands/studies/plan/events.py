@@ -50,12 +50,20 @@ class Outcome:
 
 
 @dataclass
+class _Shelved:
+    """Work for idle time."""
+
+    phase: str
+    left: float
+
+
+@dataclass
 class _Process:
     host: int
     acts: Iterator[Act]
     left: float = 0.0  # seconds of work still to do
     phase: str = ""
-    spare: deque[list[object]] = field(default_factory=deque)  # [phase, seconds left] of work for idle time
+    spare: deque[_Shelved] = field(default_factory=deque)
     blocked_since: float | None = None
     settling: bool = False
     done: bool = False
@@ -137,7 +145,7 @@ class _Simulation:
         until = self.heap[0][0] if self.heap else math.inf
         for host, at in busy.items():
             for process in at:
-                left = process.left if process.left > 0 else float(process.spare[0][1])  # type: ignore[arg-type]
+                left = process.left if process.left > 0 else process.spare[0].left
                 until = min(until, self.now + left / rates[host])
         if until == math.inf:
             stuck = [index for index, process in enumerate(self.processes) if not process.done]
@@ -161,12 +169,12 @@ class _Simulation:
 
     def _fill_in(self, process: _Process, passed: float, work: float) -> None:
         """Spare work while it waits: that time is no waiting."""
-        phase, left = process.spare[0]
-        process.spent[str(phase)] += passed
         assert process.blocked_since is not None
+        first = process.spare[0]
+        process.spent[first.phase] += passed
         process.blocked_since += passed
-        process.spare[0][1] = float(left) - work  # type: ignore[arg-type]
-        if float(process.spare[0][1]) <= TINY:
+        first.left -= work
+        if first.left <= TINY:
             process.spare.popleft()
 
     def _at(self, when: float, what: Callable[[], None]) -> None:
@@ -188,12 +196,8 @@ class _Simulation:
 
     def _go_on(self, process: _Process) -> None:
         """The next acts of a process, until one takes time."""
-        if process.settling:
-            if process.spare:
-                phase, left = process.spare.popleft()
-                process.phase, process.left = str(phase), float(left)  # type: ignore[arg-type]
-                return
-            process.settling = False
+        if process.settling and self._settle(process):
+            return
         for act in process.acts:
             if self._takes_time(process, act):
                 return
@@ -242,14 +246,18 @@ class _Simulation:
                 self._hand_over(lock)
                 return False
             case Spare(phase, seconds):
-                process.spare.append([phase, seconds])
+                process.spare.append(_Shelved(phase, seconds))
                 return False
             case Settle():
-                if not process.spare:
-                    return False
-                phase, left = process.spare.popleft()
-                process.phase, process.left, process.settling = str(phase), float(left), True  # type: ignore[arg-type]
-                return True
+                return self._settle(process)
+
+    def _settle(self, process: _Process) -> bool:
+        """What is left of the spare work, one piece after the other."""
+        process.settling = bool(process.spare)
+        if process.spare:
+            piece = process.spare.popleft()
+            process.phase, process.left = piece.phase, piece.left
+        return process.settling
 
     def _key(self, process: _Process, name: str) -> tuple[str, int]:
         """Collectives of one name are told apart by how often a process has come to it."""

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -63,12 +64,10 @@ def _on_rank(rank: Rank) -> Kinds:
     for size in SIZES:
         numbers = torch.zeros(size // 4)
         part = torch.zeros(max(1, size // 4 // rank.processes))
-        whole = torch.zeros(len(part) * rank.processes)
-        kinds["all_reduce"][size] = _timed(lambda numbers=numbers: dist.all_reduce(numbers))
-        kinds["gather"][size] = _timed(
-            lambda part=part, whole=whole: dist.all_gather(list(whole.chunk(rank.processes)), part)
-        )
-        kinds["message"][size] = _timed(lambda numbers=numbers: _there_and_back(rank, numbers)) / 2
+        whole = [torch.zeros_like(part) for _ in range(rank.processes)]
+        kinds["all_reduce"][size] = _timed(partial(dist.all_reduce, numbers))
+        kinds["gather"][size] = _timed(partial(dist.all_gather, whole, part))
+        kinds["message"][size] = _timed(partial(_there_and_back, rank, numbers)) / 2
     return kinds
 
 

@@ -1,0 +1,157 @@
+"""Forecasts from a calibration that was not measured but chosen, so that every figure can be told beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from manyhands.record.run import Run
+from manyhands.strategies.job import StepSettings
+from manyhands.studies.contenders import contenders
+from manyhands.studies.doctor.needs import Needs
+from manyhands.studies.plan.calibrate import Calibration, rows_tried
+from manyhands.studies.plan.forecasts import Forecaster, Place
+from manyhands.studies.plan.link import Link
+from manyhands.studies.plan.transport import Transport, between
+from manyhands.training.build import build
+from tests.conftest import make_task
+
+MIB = 2**20
+
+
+def slice_of(step_ms: float, ranks: int = 2, batch: int = 32, peak: float | None = 300 * MIB) -> Run:
+    run = Run("toy", "ddp", ranks=ranks, batch_size=batch, phases_ms={"forward": step_ms})
+    run.durations_ms = [step_ms] * 40
+    run.communication_bytes = 1000.0 * ranks
+    run.per_rank = [{"rank": rank, "peak_memory_bytes": peak} for rank in range(ranks)]
+    return run
+
+
+def calibration(cores: int = 64, **changes: Any) -> Calibration:
+    """A step of 32 samples takes 8 ms on one rank, half of it for half of the samples; nothing else costs anything."""
+    job = build(make_task(batch_size=32), StepSettings())
+    whole = {"forward": 3e-3, "backward": 5e-3, "update": 0.0, "load": 0.0, "other": 0.0}
+    parts = {1: {float(32 / 2**k): {name: value / 2**k for name, value in whole.items()} for k in range(6)}}
+    fields: dict[str, Any] = {
+        "job": job,
+        "needs": Needs(8 * MIB, 8 * MIB, 16 * MIB, MIB, 0.0, 0, None),
+        "cores": cores,
+        "parts": parts,
+        "crowding": {},
+        "transport": Transport(),
+        "copy_per_byte": 0.0,
+        "trials": {},
+        "refusals": {},
+        "process_bytes": 100.0 * MIB,
+        "startup_seconds": 1.0,
+    }
+    return Calibration(**{**fields, **changes})
+
+
+def forecasts(
+    specs: Sequence[str], ranks: Sequence[int], found: Calibration, place: Place | None = None
+) -> dict[tuple[str, int], Any]:
+    rows = contenders(specs, ranks, 1)
+    forecaster = Forecaster(found, rows, place or Place())
+    return {(row.name, row.ranks): forecaster.forecast(row) for row in rows}
+
+
+def test_what_was_tried_is_reported_as_it_was() -> None:
+    found = calibration(trials={("ddp", 2, 1): [slice_of(5.0), slice_of(4.0), slice_of(4.2)]})
+    one = forecasts(["ddp"], [2], found)["ddp", 2]
+    assert one.basis == "measured"
+    assert one.samples_per_second == pytest.approx(32 / 4.2e-3)
+    low, high = one.interval
+    assert low < one.samples_per_second < high
+    assert (high - low) / one.samples_per_second > 0.2  # the slices differ by a quarter
+    assert one.memory_bytes == 300 * MIB
+
+
+def test_what_was_not_tried_is_simulated() -> None:
+    one = forecasts(["ddp"], [8], calibration())["ddp", 8]
+    assert one.basis == "simulated"
+    assert one.samples_per_second == pytest.approx(32 / 1e-3)
+    assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)
+
+
+def test_a_simulation_is_corrected_by_the_trial_of_the_same_strategy() -> None:
+    """Simulated, two ranks take 4 ms; tried, they took 5: so eight take a quarter more than simulated, too."""
+    found = calibration(trials={("ddp", 2, 1): [slice_of(5.0)] * 3})
+    both = forecasts(["ddp", "hogwild"], [2, 8], found)
+    assert both["ddp", 8].step_ms == pytest.approx(1.25)
+    assert both["hogwild", 8].step_ms == pytest.approx(1.0)
+
+
+def test_intervals_are_wider_the_further_a_row_is_from_what_was_tried() -> None:
+    found = calibration(trials={("ddp", 2, 1): [slice_of(4.0)] * 3})
+    rows = forecasts(["ddp"], [2, 4, 16], found)
+    widths = [
+        (one.interval[1] - one.interval[0]) / one.samples_per_second for one in rows.values() if one.strategy == "ddp"
+    ]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]
+
+
+def test_ranks_that_crowd_each_other_are_slower_than_their_share() -> None:
+    rows = forecasts(["hogwild"], [2, 4, 8], calibration(crowding={2: 1.1, 4: 1.3}))
+    assert rows["hogwild", 2].step_ms == pytest.approx(4 * 1.1)
+    assert rows["hogwild", 4].step_ms == pytest.approx(2 * 1.3)
+    assert rows["hogwild", 8].step_ms == pytest.approx(1 * 1.7)  # as it grew from 2 to 4
+
+
+def test_more_cores_than_here_can_be_asked_about() -> None:
+    crowded, imagined = calibration(cores=2), Place(cores=8)
+    assert forecasts(["hogwild"], [8], crowded)["hogwild", 8].step_ms == pytest.approx(4.0)
+    assert forecasts(["hogwild"], [8], crowded, imagined)["hogwild", 8].step_ms == pytest.approx(1.0)
+
+
+def test_a_link_between_hosts_adds_the_ring_of_its_closed_form() -> None:
+    link = Link(1e6, 1e-3)
+    found = calibration()
+    size = sum(parameter.nbytes for parameter in found.job.model.parameters())
+    one = forecasts(["ddp"], [4], found, Place(hosts=4, link=link))["ddp", 4]
+    ring = 2 * 3 * (1e-3 + size / 4 / 1e6)
+    assert one.step_ms == pytest.approx(2.0 + 1000 * ring)
+    assert one.bytes_per_step["network"] == 2 * 3 * size
+
+
+def test_what_shares_memory_is_not_feasible_over_hosts() -> None:
+    one = forecasts(["hogwild"], [2], calibration(), Place(hosts=2, link=Link(1e9, 0.0)))["hogwild", 2]
+    assert not one.feasible
+    assert one.reason == "hogwild shares memory and cannot run over several hosts (hosts: 2); use ddp"
+    assert one.samples_per_second is None
+
+
+def test_what_a_strategy_refuses_is_not_feasible_and_says_why() -> None:
+    one = forecasts(["pipeline", "ddp"], [2, 16], calibration())["pipeline", 16]
+    assert not one.feasible
+    assert "pipeline cannot use more stages than the model has layers (stages: 16" in one.reason
+
+
+def test_a_rank_that_needs_more_memory_than_there_is_is_not_feasible() -> None:
+    """Beside 100 MiB of its own a rank of ddp holds weights, gradients, optimizer state (32 MiB) and 16 samples of 1 MiB."""
+    found = calibration()
+    assert forecasts(["ddp"], [2], found)["ddp", 2].memory_bytes == 148 * MIB
+    one = forecasts(["ddp"], [2], found, Place(memory=120 * MIB))["ddp", 2]
+    assert (one.feasible, one.reason) == (False, "a rank needs 148 MiB and may take 120 MiB")
+
+
+def test_rows_with_most_ranks_are_tried_first_and_large_ones_never() -> None:
+    rows = contenders(["ddp", "hogwild"], [1, 2, 4, 8], 1)
+    order = [(row.name, row.ranks) for row in rows_tried(rows)]
+    assert order[:2] == [("ddp", 4), ("hogwild", 4)]
+    assert all(ranks <= 4 for _, ranks in order)
+
+
+@pytest.mark.parametrize(("x", "y"), [(0.5, 10.0), (1, 10.0), (2, 15.0), (3, 20.0), (4, 30.0), (6, 50.0)])
+def test_between_measured_points_is_the_line_between_them(x: float, y: float) -> None:
+    assert between({1: 10.0, 3: 20.0, 5: 40.0}, x) == pytest.approx(y)
+
+
+def test_a_collective_of_more_members_than_were_tried_grows_as_it_did() -> None:
+    tried = {2: {"all_reduce": {1000: 1.0, 2000: 2.0}}, 4: {"all_reduce": {1000: 2.0, 2000: 4.0}}}
+    assert Transport(tried).seconds("all_reduce", 1500, 2) == pytest.approx(1.5)
+    assert Transport(tried).seconds("all_reduce", 1000, 8) == pytest.approx(4.0)
+    assert Transport(tried).seconds("all_reduce", 1000, 1) == 0.0
