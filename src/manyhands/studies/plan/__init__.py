@@ -1,1 +1,0 @@
-"""plan: what strategies would do, before they are run."""
