@@ -20,7 +20,9 @@ class Forecast:
     step_ms: float | None = None
     phases_ms: dict[str, float] = field(default_factory=dict)  # mean per step over ranks; they sum to step_ms
     memory_bytes: int | None = None  # of the rank that needs most
-    bytes_per_step: dict[str, float] = field(default_factory=dict)  # by link: "memory" within a host, "network" between hosts
+    bytes_per_step: dict[str, float] = field(
+        default_factory=dict
+    )  # by link: "memory" within a host, "network" between hosts
     threads: int | None = None  # of each rank
     hosts: int = 1
     batch_size: int | None = None
