@@ -10,8 +10,8 @@ from typing import Any
 import manyhands as mh
 from tests.conftest import ROOT, make_task, quick_fit
 
-# Keys that a short fit on CPU ranks has no reason to write: a GPU, a failure, a rank that is slow, rounds.
-SELDOM = ("capture.", "faults[].", "usage.", "slow_rank.", "resumed_from.", "whole_fit.")
+# Keys that a short fit on CPU ranks has no reason to write: a GPU, a failure, a rank that is slow, rounds, a forecast.
+SELDOM = ("capture.", "faults[].", "usage.", "slow_rank.", "resumed_from.", "whole_fit.", "forecast.")
 FREE = (
     "options.",
     "test.per_class.",

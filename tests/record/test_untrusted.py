@@ -42,6 +42,7 @@ RECORD: dict[str, Any] = {
     "usage": {"cores": [{"core": 0, "mean_percent": 50.0}], "gpus": [], "samples": 3}, "communication_bytes": 10.0,
     "rounds": [600.0, 700.0], "started": "2026-01-01", "exact": False, "exact_reason": "e", "command": "c",
     "environment": {"cpu": "A", "cores": 2}, "faults": [{"kind": "died"}], "resumed_from": {"step": 4},
+    "forecast": {"samples_per_second": 600.0, "interval": [500.0, 700.0], "memory_bytes": 1, "made": "2026", "basis": "b"},
 }  # fmt: skip
 WRONG: list[Any] = [
     None, "text", ESCAPES, True, -1, 0, 10**4000, -(10**30), 1e308, float("nan"), float("inf"), [], ["x", None], {},

@@ -18,12 +18,22 @@ if TYPE_CHECKING:
 
 ENDLESS = 10_000  # columns: no table is wider
 LABEL_WIDTH = 27  # a longer name goes on in the next line
-FIRST_TO_GO = ("threads", "ranks", "hosts", "efficiency", "peak_memory_bytes", "lost_share", "exact")  # if it is narrow
+FIRST_TO_GO = (  # if it is narrow
+    "threads", "ranks", "hosts", "efficiency", "peak_memory_bytes", "lost_share", "exact", "forecast",
+)  # fmt: skip
 
 
 def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> None:
     """That the machine was busy, the table, what failed and why, the conclusion, and where the page is."""
-    from ..pages import busy_sentence, columns, comparison_rows, conclusion, legend, scaling_sentences
+    from ..pages import (
+        busy_sentence,
+        columns,
+        comparison_rows,
+        conclusion,
+        forecast_sentence,
+        legend,
+        scaling_sentences,
+    )  # fmt: skip
 
     out = console()
     rows = comparison_rows(runs, target)
@@ -53,6 +63,8 @@ def show_comparison(runs: Sequence[Run], page: Path, target: float | None) -> No
     for sentence in scaling_sentences(runs):
         if sentence not in said:
             out.print(sentence)
+    if forecasts := forecast_sentence(runs):
+        out.print(forecasts)
     out.print(f"report: {page}", soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from .busy import busy_sentence
 from .comparing import name_lines
 from .comparison_table import Column, columns, comparison_rows, legend
 from .figures import hosts, named_hosts
+from .forecasts import forecast_sentence
 from .page import report
 from .scaling_words import scaling_sentences
 from .words import conclusion, remarks
@@ -14,6 +15,7 @@ __all__ = [
     "columns",
     "comparison_rows",
     "conclusion",
+    "forecast_sentence",
     "hosts",
     "legend",
     "named_hosts",

@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from ..record.run import Run
-from .figures import kind, speed, speeds, spread, taken_share, trimmed
+from ..record.spread import trimmed
+from .figures import kind, speed, speeds, spread, taken_share
 
 UNSURE = 0.05  # how far off a speed measured only once may be, as a share of it
 NEGLIGIBLE = 1.03  # a ratio below this is no difference, however steady the rounds

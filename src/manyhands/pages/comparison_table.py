@@ -22,6 +22,7 @@ from .figures import (
     speed,
     spread,
 )
+from .forecasts import FORECAST_LEGEND, forecast_error, forecast_speed, forecast_text
 
 Figures = dict[str, Any]  # of one row
 NOTHING = "-"
@@ -41,6 +42,8 @@ def comparison_rows(runs: Sequence[Run], target: float | None = None) -> list[Fi
                 "hosts": named_hosts(hosts(run)) or None,
                 "samples_per_second": speed(run),
                 "spread": spread(run),
+                "forecast": forecast_speed(run),
+                "forecast_error": forecast_error(run),
                 "speedup": speedup(run, singles[0]) if singles else None,
                 "efficiency": efficiency(run, equal[0]) if equal and run.strategy != "single" else None,
                 "test_accuracy": accuracy(run),
@@ -92,10 +95,11 @@ def legend(shown: Sequence[Column], rows: Sequence[Figures]) -> list[str]:
 
 
 def columns(rows: Sequence[Figures], target: float | None = None) -> list[Column]:
-    """The columns worth showing: notes only where a row has one, hosts where a row has several, seconds to a target only
-    when asked for."""
+    """The columns worth showing: notes and forecasts only where a row has one, hosts where a row has several, seconds to a
+    target only when asked for."""
     wanted = {
         "note": any(row["note"] for row in rows),
+        "forecast": any(row["forecast"] is not None for row in rows),
         "seconds_to_target": target is not None,
         "hosts": any("," in (row["hosts"] or "") for row in rows),
     }
@@ -116,12 +120,17 @@ def _speed(row: Figures) -> str:
     return f"{middle:,.0f} ±{50 * (high - low) / middle:.0f} %"
 
 
+def _forecast(row: Figures) -> str:
+    return NOTHING if row["forecast"] is None else forecast_text(row["forecast"], row["forecast_error"])
+
+
 COLUMNS = (
     Column("label", "strategy", _known("label"), numeric=False),
     Column("ranks", "ranks", _known("ranks")),
     Column("threads", "threads", _known("threads")),
     Column("hosts", "hosts", _known("hosts"), numeric=False),
     Column("samples_per_second", "samples/s", _speed),
+    Column("forecast", "forecast", _forecast, True, FORECAST_LEGEND),
     Column("speedup", "speed-up", _known("speedup", lambda ratio: f"{ratio:.2f}x")),
     Column("efficiency", "efficiency", _known("efficiency", percent)),
     Column("test_accuracy", "accuracy", _known("test_accuracy", lambda share: percent(share, 2))),

@@ -8,6 +8,7 @@ from statistics import median
 
 from ..record.neighbours import BUSY
 from ..record.run import PHASES, Run
+from ..record.spread import trimmed
 
 NAMED_HOSTS = 4
 LOST = ("load", "communication", "wait")  # phases in which a rank neither computes nor updates
@@ -36,13 +37,6 @@ def taken_share(run: Run) -> float:
     taken, cores = number(run.others_cores), number((run.environment or {}).get("cores"))
     share = taken / cores if taken and cores and cores > 0 else 0.0
     return min(share, 1.0) if share > BUSY else 0.0
-
-
-def trimmed(values: list[float]) -> list[float]:
-    """In order; of eight or more the outermost eighth on each side is left out, so that more measuring does not mean
-    more doubt."""
-    cut = len(values) // 8
-    return sorted(values)[cut : len(values) - cut]
 
 
 def spread(run: Run) -> tuple[float, float] | None:

@@ -15,6 +15,7 @@ from . import standalone, words
 from .charts import SECTIONS, comparison_charts, drawn
 from .comparing import baselines, names
 from .comparison_table import columns, comparison_rows, legend
+from .forecasts import forecast_sentence
 from .phrases import capital, process
 from .run_facts import commands, common_facts, machines, run_facts, title_of
 
@@ -90,7 +91,8 @@ def _caption(runs: Sequence[Run], target: float | None) -> list[str]:
     said = [f"Speed-up is over {bases.pop()}; {_efficiency(runs)}."] if len(bases) == 1 else []
     if target is not None:
         said.append(f"The target is a test accuracy of {100 * target:g} %; its time is that of training steps.")
-    return said
+    forecasts = forecast_sentence(runs)
+    return [*said, forecasts] if forecasts else said
 
 
 def _efficiency(runs: Sequence[Run]) -> str:

@@ -9,6 +9,7 @@ from ..record.evaluation import in_words
 from ..record.run import SCHEMA, Run
 from ..record.slow_rank import slow_name
 from .figures import hosts, kind, memory_text, named_hosts, number
+from .forecasts import forecast_fact
 from .scaling import family
 
 Named = Sequence[tuple[str, Run]]
@@ -68,6 +69,7 @@ def run_facts(run: Run) -> Facts:
         ("evaluation", _unit(run.evaluation_seconds, "s")),
         ("checkpoints", _unit(run.checkpoint_seconds, "s")),
         ("step", _step(run)),
+        ("forecast", forecast_fact(run)),
         ("in the whole fit", _whole_fit(run)),
         ("cores used by other processes", _others(run)),
         ("communication per step", _bytes(run.communication_bytes)),

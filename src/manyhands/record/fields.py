@@ -20,6 +20,16 @@ FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, for
     "ema": ({"decay": float, "test": (TEST, None), "weights_sha256": str}, None),
     "staleness": ({"mean": float, "max": int, "histogram": list[int]}, None),
     "slow_rank": ({"rank": int | None, "server": int | None, "phase": str, "behind_ms": float}, None),
+    "forecast": (
+        {
+            "samples_per_second": float,
+            "interval": list[float] | None,
+            "memory_bytes": float | None,
+            "made": str,
+            "basis": str | None,
+        },
+        None,
+    ),
     "epochs": [
         {
             "epoch": int,

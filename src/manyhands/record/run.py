@@ -100,6 +100,7 @@ class Run(Presented):
     comparison: str | None = None  # which comparison this run is a row of: their rounds were made in turn
     asked: str | None = None  # there: the strategy as it was asked for; its rows with other ranks belong together
     batch_per_rank: int | None = None  # there, where batches grow with the ranks: what each rank adds to the batch
+    forecast: dict[str, Any] | None = None  # what was forecast of this run before it started (docs/plan-score.md)
     resumed_from: dict[str, Any] | None = None
     restarts: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)

@@ -3,6 +3,7 @@
 read_json   the file, if it is one, of a bounded size and depth; its text without control characters
 fits        whether a value has the form that an annotation states, or a drawing of objects and lists
 walk        a nest with every value in it changed
+cleaned     a nest whose texts may be printed
 plain       a text without what a terminal would obey: escape sequences, carriage returns, reversed writing
 """
 
@@ -39,10 +40,10 @@ def read_json(file: Path, most_bytes: int, only: Collection[str] | None = None, 
             raise BadInput(f"{file} cannot be read: {size:,} bytes are more than such a file may have ({most_bytes:,})")
         text = file.read_text(encoding="utf-8")
         if only is None:
-            return walk(json.loads(text), _cleaned)
+            return cleaned(json.loads(text))
         found = json.loads(_without(text, unparsed))
         chosen = {key: found[key] for key in only if key in found} if isinstance(found, dict) else found
-        return walk(chosen, _cleaned)
+        return cleaned(chosen)
     except OSError as problem:
         raise BadInput(f"{file} cannot be read ({problem.strerror})") from None
     except RecursionError:
@@ -71,8 +72,9 @@ def walk(value: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     return change(value)
 
 
-def _cleaned(value: Any) -> Any:
-    return plain(value) if isinstance(value, str) else value
+def cleaned(nest: Any) -> Any:
+    """The same nest with every text in it as it may be printed."""
+    return walk(nest, lambda value: plain(value) if isinstance(value, str) else value)
 
 
 def fits(value: Any, form: Any) -> bool:

@@ -22,6 +22,7 @@ from ..errors import BadInput, RankFailed, Refused
 from ..record import first_loss, slow_rank
 from ..record.neighbours import Neighbours
 from ..record.run import Run
+from ..record.run_forecast import learn_forecast
 from ..record.trackers.log import Logs
 from ..strategies.contract import Strategy
 from ..strategies.job import StepSettings
@@ -201,5 +202,6 @@ def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: 
         run.slow_rank = slow_rank.told_from_noise([run.suspect, *(piece.suspect for piece in row.slices)])
         take_rounds(run, row.slices)
     if run_dir is not None:
+        learn_forecast(run, Path(run_dir) / row.folder)
         run.save(Path(run_dir) / row.folder)
     return run

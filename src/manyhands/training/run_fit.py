@@ -20,6 +20,7 @@ from ..errors import BadInput, ManyhandsError, RankFailed, Refused
 from ..record.live import Live
 from ..record.run import Run
 from ..record.run_folder import held
+from ..record.run_forecast import learn_forecast
 from ..record.trackers.log import Log, Logs
 from ..strategies.contract import Strategy, processes, with_ranks
 from ..strategies.job import Job
@@ -191,6 +192,7 @@ def _ended(run: Run, status: str, reason: str, run_dir: str | os.PathLike[str] |
 def _save(run: Run, settings: FitSettings) -> None:
     if settings.run_dir is None:
         return
+    learn_forecast(run, settings.run_dir)
     try:
         run.save(settings.run_dir)
     except OSError as problem:

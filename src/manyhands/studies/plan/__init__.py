@@ -1,1 +1,1 @@
-"""What a strategy would do with a task, forecast before it is run."""
+"""plan: what strategies would do, before they are run, and how good such forecasts were."""
