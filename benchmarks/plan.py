@@ -36,7 +36,12 @@ def deep_mlp() -> mh.Task:
         return nn.Sequential(*hidden, nn.Linear(512, 10))
 
     return mh.Task(
-        model, data, nn.functional.cross_entropy, functools.partial(torch.optim.SGD, lr=0.01), batch_size=128, name="mlp"
+        model,
+        data,
+        nn.functional.cross_entropy,
+        functools.partial(torch.optim.SGD, lr=0.01),
+        batch_size=128,
+        name="mlp",
     )
 
 
@@ -80,7 +85,9 @@ def main() -> None:
             task, chosen.strategies.split(","), ranks=ranks, rounds=chosen.rounds, max_steps=steps, progress=False,
             run_dir=folder / name,
         )  # fmt: skip
-        print(f"\n{name}: planned in {planned:.0f} s, compared in {time.monotonic() - began - planned:.0f} s ({steps} steps)")
+        print(
+            f"\n{name}: planned in {planned:.0f} s, compared in {time.monotonic() - began - planned:.0f} s ({steps} steps)"
+        )
         for run in runs:
             kept_forecast = run.forecast or {}
             forecast, measured = kept_forecast.get("samples_per_second"), run.samples_per_second

@@ -23,6 +23,7 @@ _WHERE = {
     "load_task": "tasks",
     "compare": "studies.compare",
     "doctor": "studies.doctor.doctor",
+    "plan": "studies.plan.plan",
     "tune": "studies.tune",
     "diagnose": "studies.diagnose.diagnose",
     "verify": "studies.verify.verify",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from .studies.diagnose.diagnose import diagnose as diagnose
     from .studies.doctor.doctor import doctor as doctor
     from .studies.lab.lab import lab as lab
+    from .studies.plan.plan import plan as plan
     from .studies.runs import Runs as Runs
     from .studies.tune import tune as tune
     from .studies.verify.verify import verify as verify

@@ -19,6 +19,7 @@ from .doctor import doctor
 from .help import grouped
 from .lab import lab
 from .look import report, runs, strategies, tasks, watch
+from .plan import plan
 from .run import run
 from .serve import serve
 from .studies import chaos, compare
@@ -27,7 +28,7 @@ from .tune import tune
 from .verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {  # the order of --help
-    "Train and compare": (train, compare, run, evaluate),
+    "Train and compare": (train, compare, plan, run, evaluate),
     "Why is it slow?": (diagnose, doctor, tune),
     "Is it right?": (verify, chaos, lab),
     "Look at results": (report, serve, runs, watch),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import BadInput
+from ..record.neighbours import BUSY
 from .inputs import check_names, read_task
 from .options import AsJson, Quiet, RankCounts, TaskArgument, fit_options, rank_counts, strategy_names, with_options
 
@@ -80,8 +82,12 @@ def plan(
         return
     check_names(task, *(strategies or ()))
     counts = rank_counts(ranks)
-    from ..studies.plan.plan import kept
+    from ..studies.plan.failures import Failures
+    from ..studies.plan.link import Link
+    from ..studies.plan.many_hosts import Fleet
+    from ..studies.plan.plan import ON_HOSTS, kept
     from ..studies.plan.plan import plan as forecast
+    from ..studies.plan.stragglers import Stragglers
     from ..studies.plan.units import parse_bytes, parse_seconds
     from . import terminal
 
@@ -95,23 +101,28 @@ def plan(
         raise BadInput(
             "plan measures on this machine; leave out --on, and describe other hosts with --hosts and --link"
         )
+    fleet = None
+    if ranks_per_host is not None:
+        if counts is not None:
+            raise BadInput("--ranks-per-host says how many ranks each host has; leave out --ranks")
+        failing = Failures(math.inf if mtbf is None else parse_seconds(mtbf), restart_seconds)
+        spread = Stragglers(stragglers)
+        fleet = Fleet(hosts, ranks_per_host, Link.parse(link or ON_HOSTS), failing, spread, checkpoint_seconds)
+    elif mtbf is not None or stragglers:
+        raise BadInput("--mtbf and --stragglers are for many hosts; give --hosts and --ranks-per-host with them")
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     found = forecast(
         work,
         strategies,
         ranks=counts,
-        hosts=hosts,
+        hosts=hosts if fleet is None else 1,
         link=link,
         cores=cores,
         memory=None if memory is None else parse_bytes(memory),
         price=price,
         budget=budget,
         trials=trials,
-        ranks_per_host=ranks_per_host,
-        mean_seconds_between_failures=None if mtbf is None else parse_seconds(mtbf),
-        restart_seconds=restart_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        stragglers=stragglers,
+        fleet=fleet,
         runs=runs,
         say=say,
         **chosen,
@@ -127,13 +138,13 @@ def plan(
 def _score(folder: Path, as_json: bool) -> None:
     from ..studies.plan.score import score
     from . import terminal
-    from .score_table import show_scores
+    from .score_table import show_score
 
     result = score(folder)
     if as_json:
         terminal.show_json(result)
     else:
-        show_scores(result)
+        show_score(result)
 
 
 def _show(found: Plan, priced: bool) -> None:
@@ -163,6 +174,9 @@ def _show(found: Plan, priced: bool) -> None:
     for one in found.forecasts:
         if not one.feasible:
             out.print(f"not feasible: {one.strategy} on {one.ranks}: {one.reason}", soft_wrap=True)
+    others, cores = found.calibration.others_cores, found.calibration.cores
+    if others is not None and others > BUSY * cores:
+        out.print(f"other processes used {others:.1f} of {cores} cores meanwhile; plan again on a quiet machine")
     if found.calibration.skipped:
         out.print(f"the budget was too short for {len(found.calibration.skipped)} measurements; use --budget for more")
     if found.fleet:

@@ -21,6 +21,7 @@ from itertools import groupby
 import torch
 
 from ...record.cores import available_cores
+from ...record.neighbours import Neighbours
 from ...record.run import PHASES, Run
 from ...strategies import make_strategy
 from ...strategies.contract import Strategy, processes
@@ -72,6 +73,7 @@ class Calibration:
     refusals: dict[tuple[str, int, int | None], str]
     process_bytes: float  # that a rank holds beside model, batch and activations
     startup_seconds: float
+    others_cores: float | None = None  # that other processes used meanwhile
     seconds: float = 0.0  # that all of this took
     skipped: list[str] = field(default_factory=list)  # what the budget was too short for
 
@@ -109,6 +111,8 @@ def calibrate(
         bench.add_trial(row)
     bench.say("measuring messages between processes")
     transport = _transport(most)
+    neighbours = Neighbours()
+    neighbours.begin()
     bench.run()
     parts = bench.parts()
     return Calibration(
@@ -123,6 +127,7 @@ def calibrate(
         refusals=bench.refusals(),
         process_bytes=bench.process_bytes(needed),
         startup_seconds=bench.startup_seconds(),
+        others_cores=neighbours.cores_taken(),
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
     )

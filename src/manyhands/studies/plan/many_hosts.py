@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import BadInput
 from ...record.forecast import Forecast
 from ..contenders import Contender
 from .at_scale import ScaleForecast, at_scale
@@ -25,6 +27,12 @@ class Fleet:
     failures: Failures
     stragglers: Stragglers
     checkpoint_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("hosts", "ranks_per_host"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
 
 
 @dataclass(frozen=True)
@@ -54,25 +62,29 @@ def on_fleet(
     fleet: Fleet, forecasts: Sequence[Forecast], rows: Sequence[Contender], found: Calibration
 ) -> list[FleetForecast]:
     """Every row that may run over hosts and is feasible on one of them with as many ranks as each has."""
-    batch = found.job.task.batch_size
     result = []
     for one, row in zip(forecasts, rows, strict=True):
         if not one.feasible or one.step_ms is None or row.strategy is None or row.ranks != fleet.ranks_per_host:
             continue
         if not row.strategy.traits.hosts:
             continue
-        scaled = at_scale(
-            one.step_ms / 1000,
-            fleet.ranks_per_host,
-            fleet.hosts,
-            fleet.link,
-            found.needs.gradients / fleet.ranks_per_host,
-            row.strategy.traits.lockstep,
-            fleet.stragglers,
-            fleet.failures,
-            fleet.checkpoint_seconds,
-            batch * fleet.hosts,
-            found.job.total_steps * batch,
-        )
-        result.append(FleetForecast(one.strategy, scaled))
+        with suppress(BadInput):  # hosts that fail so often that nothing is ever finished
+            result.append(FleetForecast(one.strategy, _scaled(fleet, one.step_ms, row.strategy.traits.lockstep, found)))
     return result
+
+
+def _scaled(fleet: Fleet, step_ms: float, synchronous: bool, found: Calibration) -> ScaleForecast:
+    batch = found.job.task.batch_size
+    return at_scale(
+        step_ms / 1000,
+        fleet.ranks_per_host,
+        fleet.hosts,
+        fleet.link,
+        found.needs.gradients / fleet.ranks_per_host,
+        synchronous,
+        fleet.stragglers,
+        fleet.failures,
+        fleet.checkpoint_seconds,
+        batch * fleet.hosts,
+        found.job.total_steps * batch,
+    )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput
+from ...record.conformal import calibrated
 from ...record.cores import available_cores
 from ...record.forecast import Forecast
+from ...record.ledger import keep
+from ...record.run import environment
 from ...strategies.contract import Strategy
 from ...strategies.table import TABLE
 from ...task import Task
 from ...training.settings import FitSettings
-from ..contenders import Contender, contenders
+from ...world.devices import resolve_devices
+from ..contenders import contenders
 from .calibrate import Calibration, calibrate
-from .failures import Failures
-from .forecasts import Forecaster, Place
+from .forecasts import SIMULATED, TRIED, Forecaster, Place
 from .link import Link
 from .many_hosts import Fleet, FleetForecast, on_fleet
-from .stragglers import Stragglers
+from .score import matched
 
 FEWEST_SECONDS = 5.0
 ON_HOSTS = "10gbit,50us"  # between hosts, where nobody says
@@ -35,6 +39,7 @@ class Plan:
     why: str
     calibration: Calibration
     fleet: list[FleetForecast]  # where many hosts were asked about
+    device: str  # the kind, such as "cpu"
 
     def record(self) -> dict[str, Any]:
         return {
@@ -45,6 +50,7 @@ class Plan:
                 "seconds": self.calibration.seconds,
                 "cores": self.calibration.cores,
                 "crowding": self.calibration.crowding,
+                "others_cores": self.calibration.others_cores,
                 "skipped": self.calibration.skipped,
             },
         }
@@ -57,17 +63,14 @@ def plan(
     ranks: int | Iterable[int] | None = None,
     hosts: int = 1,
     link: str | Link | None = None,
-    ranks_per_host: int | None = None,
-    mean_seconds_between_failures: float | None = None,
-    restart_seconds: float = 60.0,
-    checkpoint_seconds: float = 10.0,
-    stragglers: float = 0.0,
     cores: int | None = None,
     memory: float | None = None,
     price: float | None = None,
     budget: float = 60.0,
     trials: bool = True,
     threads: int | None = None,
+    fleet: Fleet | None = None,
+    runs: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda text: None,
     **keywords: Any,
 ) -> Plan:
@@ -79,18 +82,15 @@ def plan(
         ranks: A number, or several such as `[1, 2, 4, 8]`.
         hosts: Over how many hosts like this one the ranks would be spread.
         link: What connects hosts: bandwidth and latency such as "10gbit,50us".
-        ranks_per_host: For many hosts: every one has so many ranks and takes the task's batch; forecasts are then made for
-            one host, and from those for all of them, with failures and stragglers.
-        mean_seconds_between_failures: Of one host, there. Default: hosts never fail.
-        restart_seconds: What a failure costs there, beside the work since the last checkpoint.
-        checkpoint_seconds: What a checkpoint costs there.
-        stragglers: How much the step times of ranks vary there: standard deviation over mean.
         cores: Cores of each host, where they are not those of this one.
         memory: Bytes that a rank may take; rows that need more are not feasible.
         price: Of a host for an hour; adds the cost to finish the task.
         budget: Seconds that the calibration may take.
         trials: Try rows with few ranks for a moment. Without, all of them are simulated.
         threads: Threads of each rank. Default: cores divided by the largest number of ranks.
+        fleet: Many hosts with failures and stragglers, instead of `ranks` and `hosts`: forecasts are made for one of them,
+            and from those for all.
+        runs: A folder of runs whose ledger tells how far earlier forecasts were off: from 20 on, intervals follow from it.
         say: Is told what is being measured.
         **keywords: All other keywords of `fit`.
 
@@ -99,7 +99,7 @@ def plan(
     """
     if not budget >= FEWEST_SECONDS:
         raise BadInput(f"budget must be at least {FEWEST_SECONDS:g} seconds (found {budget:g})")
-    for name, value in (("hosts", hosts), ("cores", cores), ("ranks_per_host", ranks_per_host)):
+    for name, value in (("hosts", hosts), ("cores", cores)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
     if price is not None and not price >= 0:
@@ -108,29 +108,54 @@ def plan(
         raise BadInput(f"memory must be above 0 (found {memory!r})")
     between = Link.parse(link or ON_HOSTS) if link is None or isinstance(link, str) else link
     settings = FitSettings.of(progress=False, **keywords)
-    fleet = None
-    if ranks_per_host is not None:
-        if ranks is not None:
-            raise BadInput(
-                f"give ranks, or hosts and ranks_per_host (found ranks={ranks} and ranks_per_host={ranks_per_host})"
-            )
-        failing = Failures(mean_seconds_between_failures or math.inf, restart_seconds)
-        fleet = Fleet(hosts, ranks_per_host, between, failing, Stragglers(stragglers), checkpoint_seconds)
-        ranks, hosts = ranks_per_host, 1
+    if fleet is not None:
+        if ranks is not None or hosts != 1:
+            raise BadInput(f"a fleet has its own hosts and ranks (found ranks={ranks}, hosts={hosts}); leave them out")
+        ranks = fleet.ranks_per_host
     rows = contenders(list(strategies) if strategies else list(TABLE), ranks, threads)
     found = calibrate(task, rows, settings, budget, say, trials)
     place = Place(hosts, between if hosts > 1 else None, cores if cores != available_cores() else None, memory)
     forecaster = Forecaster(found, rows, place)
-    forecasts = [_finished(forecaster.forecast(row), row, found, hosts, price) for row in rows]
+    earned = _earned(runs)
+    forecasts = [_finished(earned(forecaster.forecast(row)), found, hosts, price) for row in rows]
     best = max((one for one in forecasts if one.feasible), key=_speed, default=None)
-    return Plan(forecasts, best, _why(best, forecasts), found, on_fleet(fleet, forecasts, rows, found) if fleet else [])
+    many = on_fleet(fleet, forecasts, rows, found) if fleet else []
+    device = ",".join(sorted({item.type for item in resolve_devices(settings.device, 1)}))
+    return Plan(forecasts, best, _why(best, forecasts), found, many, device)
 
 
 def _speed(one: Forecast) -> float:
     return one.samples_per_second or 0.0
 
 
-def _finished(one: Forecast, row: Contender, found: Calibration, hosts: int, price: float | None) -> Forecast:
+def _earned(folder: str | os.PathLike[str] | None) -> Callable[[Forecast], Forecast]:
+    """Intervals that earlier forecasts of the same basis have earned take the place of reckoned ones."""
+    scores = matched(folder)[0] if folder is not None and Path(folder).is_dir() else []
+    ratios = {basis: calibrated(scores, basis) for basis in (TRIED, SIMULATED)}
+
+    def change(one: Forecast) -> Forecast:
+        known, speed = ratios.get(one.basis or ""), one.samples_per_second
+        return one if known is None or speed is None else replace(one, interval=(speed * known[0], speed * known[1]))
+
+    return change
+
+
+def kept(found: Plan, folder: str | os.PathLike[str]) -> Path:
+    """Keep the forecasts in the ledger of a folder of runs, for later runs to score them."""
+    job = found.calibration.job
+    return keep(
+        folder,
+        found.forecasts,
+        task=job.task.name or type(job.model).__name__,
+        batch_size=job.task.batch_size,
+        accumulate=job.settings.accumulate,
+        precision=job.settings.precision,
+        device=found.device,
+        environment=environment(),
+    )
+
+
+def _finished(one: Forecast, found: Calibration, hosts: int, price: float | None) -> Forecast:
     """With the time, and the cost, to finish the task: start, steps and evaluations."""
     if not one.feasible or one.samples_per_second is None or one.interval is None:
         return one
