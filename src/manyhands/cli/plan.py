@@ -131,7 +131,7 @@ def plan(
     if as_json:
         terminal.show_json({**found.record(), "ledger": str(ledger)})
     else:
-        _show(found, price is not None)
+        _show(found, price is not None, hosts)
         print(f"kept in {ledger}; `manyhands plan --score` compares them with later runs")
 
 
@@ -147,7 +147,7 @@ def _score(folder: Path, as_json: bool) -> None:
         show_score(result)
 
 
-def _show(found: Plan, priced: bool) -> None:
+def _show(found: Plan, priced: bool, hosts: int) -> None:
     from . import terminal
 
     out = terminal.console()
@@ -180,7 +180,7 @@ def _show(found: Plan, priced: bool) -> None:
     if found.calibration.skipped:
         out.print(f"the budget was too short for {len(found.calibration.skipped)} measurements; use --budget for more")
     if found.fleet:
-        _show_fleet(found)
+        _show_fleet(found, hosts)
     elif found.best is not None:
         from ..studies.plan.plan import label
 
@@ -190,26 +190,29 @@ def _show(found: Plan, priced: bool) -> None:
         out.print(found.why)
 
 
-def _show_fleet(found: Plan) -> None:
+def _show_fleet(found: Plan, hosts: int) -> None:
     from . import terminal
 
     out = terminal.console()
     out.print()
-    out.print(f"{found.fleet[0].forecast.hosts:,} hosts, the batch of one on each:")
+    out.print(f"On {hosts:,} hosts, the batch of one on each:")
     headings = ("strategy", "ranks", "samples/s", "goodput", "checkpoint every", "to finish", "failures")
     filled = terminal.table(headings, numbers=headings[1:])
     for one in found.fleet:
-        result = one.forecast
-        filled.add_row(
-            one.strategy,
-            f"{result.ranks:,}",
-            f"{result.samples_per_second.expected:,.0f}",
-            f"{100 * result.goodput:.1f} %",
-            _duration(result.checkpoint_interval_seconds),
-            _duration(result.wall_seconds.expected),
-            f"{result.failures:,.1f}",
-        )
+        if (result := one.forecast) is not None:
+            filled.add_row(
+                one.strategy,
+                f"{result.ranks:,}",
+                f"{result.samples_per_second.expected:,.0f}",
+                f"{100 * result.goodput:.1f} %",
+                _duration(result.checkpoint_interval_seconds),
+                _duration(result.wall_seconds.expected),
+                f"{result.failures:,.1f}",
+            )
     out.print(filled)
+    for one in found.fleet:
+        if one.reason is not None:
+            out.print(f"not feasible: {one.strategy}: {one.reason}", soft_wrap=True)
 
 
 def _duration(seconds: float | None) -> str:

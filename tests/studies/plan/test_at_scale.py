@@ -160,3 +160,10 @@ def test_what_cannot_be_forecast_is_refused(changes: dict[str, Any], message: st
     with pytest.raises(BadInput) as refusal:
         forecast(**changes)
     assert str(refusal.value) == message
+
+
+def test_a_job_shorter_than_its_last_checkpoint_is_not_called_hopeless() -> None:
+    """A job of one step was refused because "less than 1 % of the time would train": the rest was its checkpoint."""
+    failing = Failures(30 * 86400, 60)
+    found = at_scale(0.005, 2, 1000, Link.parse("100gbit,10us"), 2e5, True, Stragglers(), failing, 10.0, 32_000, 600)
+    assert found.wall_seconds.low == pytest.approx(10, rel=0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +36,20 @@ class Fleet:
 
 @dataclass(frozen=True)
 class FleetForecast:
+    """A row on all hosts, or why it comes to nothing there."""
+
     strategy: str
-    forecast: ScaleForecast
+    forecast: ScaleForecast | None
+    reason: str | None = None
 
     def record(self) -> dict[str, Any]:
         found = self.forecast
+        if found is None:
+            return {"strategy": self.strategy, "feasible": False, "reason": self.reason}
         return {
             "strategy": self.strategy,
+            "feasible": True,
+            "reason": None,
             "hosts": found.hosts,
             "ranks": found.ranks,
             "samples_per_second": found.samples_per_second.expected,
@@ -67,9 +73,12 @@ def on_fleet(
         if not one.feasible or one.step_ms is None or row.strategy is None or row.ranks != fleet.ranks_per_host:
             continue
         if not row.strategy.traits.hosts:
+            result.append(FleetForecast(one.strategy, None, "it shares memory and cannot run over several hosts"))
             continue
-        with suppress(BadInput):  # hosts that fail so often that nothing is ever finished
+        try:
             result.append(FleetForecast(one.strategy, _scaled(fleet, one.step_ms, row.strategy.traits.lockstep, found)))
+        except BadInput as hopeless:  # hosts that fail so often that nothing is ever finished
+            result.append(FleetForecast(one.strategy, None, str(hopeless)))
     return result
 
 

@@ -51,7 +51,10 @@ def simulate_wall_seconds(
     the mean of wall / work is the same for m such parts together, and its deviation is sqrt(m) times smaller.
     """
     share = goodput(interval_seconds, checkpoint_seconds, failures, hosts)
-    _refuse_hopeless(share, checkpoint_seconds, failures, hosts)
+    steady = interval_seconds / (
+        interval_seconds + checkpoint_seconds
+    )  # a job shorter than a checkpoint is no failure's doing
+    _refuse_hopeless(share / steady, checkpoint_seconds, failures, hosts)
     expected = float(work_seconds.mean()) / share / failures.mean_seconds_of(hosts)
     parts = max(1.0, expected / MOST_FAILURES)
     whole = np.maximum(1.0, np.round(work_seconds / interval_seconds))

@@ -1,0 +1,97 @@
+"""`manyhands plan`: a small plan from end to end, what it keeps, and what it refuses before torch is busy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from manyhands.record.ledger import read
+from tests.conftest import Command
+
+SMALL = "glyphs:train=600,test=100"
+
+
+def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = ("plan", SMALL, "ddp", "hogwild", "--ranks", "2,16", "--budget", "5", "--max-steps", "20")
+    code, out, _ = command(*words, "--runs", str(runs), "--price", "3", "--json")
+    assert code == 0
+    document = json.loads(out)
+    rows = {(one["strategy"], one["ranks"]): one for one in document["forecasts"]}
+    assert {("ddp", 2), ("ddp", 16), ("hogwild", 2), ("hogwild", 16), ("single", 1)} <= set(rows)
+    for one in rows.values():
+        assert one["feasible"], one["reason"]
+        low, high = one["interval"]
+        assert 0 < low < one["samples_per_second"] < high
+        assert one["step_ms"] == pytest.approx(32_000 / one["samples_per_second"])
+        assert sum(one["phases_ms"].values()) == pytest.approx(one["step_ms"], rel=0.01)
+        assert one["memory_bytes"] > 1e7
+        assert one["cost"] == pytest.approx(3 * one["seconds"] / 3600)
+    assert rows["ddp", 16]["basis"] == "simulated"
+    fastest = max(rows.values(), key=lambda one: one["samples_per_second"])
+    assert document["best"]["strategy"] == fastest["strategy"]
+    assert document["best"]["why"].startswith("It is forecast ")
+    assert len(read(runs)) == len(document["forecasts"])
+
+    words = ("train", SMALL, "ddp", "--ranks", "2", "--max-steps", "20", "--run-dir", str(runs / "one"), "--json")
+    code, out, _ = command(*words)
+    assert code == 0
+    assert json.loads(out)["forecast"]["samples_per_second"] == rows["ddp", 2]["samples_per_second"]
+    code, out, _ = command("plan", "--score", "--runs", str(runs), "--json")
+    assert code == 0
+    [scored] = json.loads(out)["scores"]
+    assert scored["error"] == pytest.approx(scored["forecast"] / scored["measured"] - 1)
+    code, out, _ = command("plan", "--score", "--runs", str(runs))
+    assert code == 0
+    assert "ddp" in out
+
+
+def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path) -> None:
+    words = (
+        "plan",
+        SMALL,
+        "ddp",
+        "hogwild",
+        "--no-trials",
+        "--budget",
+        "5",
+        "--hosts",
+        "1000",
+        "--ranks-per-host",
+        "2",
+    )
+    fleet = ("--link", "100gbit,10us", "--mtbf", "30d", "--stragglers", "0.05", "--runs", str(tmp_path))
+    code, out, _ = command(*words, *fleet)
+    assert code == 0
+    assert "1,000 hosts" in out
+    assert "2,000" in out  # ranks
+    assert "goodput" in out
+    assert "not feasible: hogwild: it shares memory and cannot run over several hosts" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nosuch",), 'no task named "nosuch"'),
+        (("glyphs", "dpp"), 'no strategy named "dpp"; did you mean "ddp"?'),
+        (("glyphs", "--budget", "1"), "budget must be at least 5 seconds (found 1)"),
+        (("glyphs", "--hosts", "0"), "hosts must be a whole number of at least 1 (found 0)"),
+        (("glyphs", "--link", "fast"), '"fast" is not a link'),
+        (("glyphs", "--memory", "80"), "80"),
+        (("glyphs", "--price", "-1"), "price must be 0 or more (found -1.0)"),
+        (("glyphs", "--mtbf", "30d"), "--mtbf and --stragglers are for many hosts; give --hosts and --ranks-per-host"),
+        (
+            ("glyphs", "--ranks-per-host", "2", "--ranks", "4"),
+            "--ranks-per-host says how many ranks each host has; leave out --ranks",
+        ),
+        (("glyphs", "--on", "slurm"), "plan measures on this machine; leave out --on"),
+    ],
+)
+def test_what_it_refuses(command: Command, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    code, out, err = command("plan", *words, "--quiet", "--runs", str(tmp_path / "runs"))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
