@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -196,8 +199,34 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def shared_files() -> set[str]:
+    """Of the kinds that we and torch make, without those of other programs that run: browsers and other people's tests
+    come and go beside ours."""
     folder = Path("/dev/shm")
-    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return {name for name in names if name.startswith(("manyhands", "torch_")) and not _of_a_stranger(name)}
+
+
+def _of_a_stranger(name: str) -> bool:
+    """torch puts the process into the name."""
+    made_by = re.match(r"torch_(\d+)_", name)
+    if made_by is None or not psutil.pid_exists(int(made_by[1])):
+        return False
+    try:
+        return os.getpid() not in {int(made_by[1]), *(one.pid for one in psutil.Process(int(made_by[1])).parents())}
+    except psutil.Error:
+        return False
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to outgoing connections: nobody takes it between here and its use."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def pair() -> tuple[ToRank, ToCaller, socket.socket]:
 
 def all_of(line: ToRank, count: int) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while len(found) < count and time.monotonic() < until:
         found += line.receive()
     return found
@@ -61,10 +61,10 @@ def test_an_answer_nobody_reads_keeps_nobody_waiting() -> None:
     asker.start()
     assert all_of(line, 1) == [("ask", ("question", None))]
     line.send(b"y" * 5_000_000)  # more than a socket holds
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while line.has_unsent and time.monotonic() < until:
         line.flush()
-    asker.join(10)
+    asker.join(60)
     assert answers == [b"y" * 5_000_000]
     line.send(b"z" * 5_000_000)
     assert line.has_unsent
