@@ -33,7 +33,7 @@ SLOW_FORWARD = """
 class Planted(torch.nn.Module):
     def forward(self, x):
         if self.training and i_am(1):
-            time.sleep(0.01)
+            time.sleep(0.04)
         return x
 """
 SLOW_BACKWARD = """
@@ -42,7 +42,7 @@ class Sleep(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         if i_am(1):
-            time.sleep(0.01)
+            time.sleep(0.04)
         return gradient
 
 class Planted(torch.nn.Module):
@@ -114,7 +114,7 @@ def test_a_slow_rank_is_named_with_its_phase_in_table_and_page(
         record = json.loads(Path(f"all/{name}/run.json").read_text())
         slow = record["slow_rank"]
         assert (slow["rank"], slow["phase"]) == (1, phase), (name, record["per_rank"])
-        assert slow["behind_ms"] > 7
+        assert slow["behind_ms"] > 25
         note = f"rank 1 slow in {phase}, {slow['behind_ms']:.1f} ms behind"
         # Two rows whose ranks are equally far behind share one line, which names both.
         assert any(name in line for line in out.splitlines() if line.endswith(note)), out

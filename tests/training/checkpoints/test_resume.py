@@ -25,7 +25,7 @@ from manyhands.record.run import Run
 from manyhands.training.checkpoints.checkpoint import published, step_of
 from manyhands.training.checkpoints.read import latest
 from manyhands.world.engines import torchrun
-from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, BreakingLoss, signal_self, toy
+from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, BreakingLoss, checkpoint_of, signal_self, toy
 from tests.conftest import ROOT
 
 EXACT = [
