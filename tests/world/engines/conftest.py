@@ -32,6 +32,13 @@ while line.recv(1 << 16):
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first starts the cluster, and installs Slurm where it is missing: its own limit is too short for that."""
+    for item in items:
+        if {"cluster", "slurm"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(700))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     reason = missing()
