@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.cli.app import main
+from manyhands.studies import finding_data, findings
+from manyhands.training.proof import find_weight, samples
 from manyhands.world.launch import processes
 
 ROOT = Path(__file__).parents[1]
@@ -254,6 +256,19 @@ def importing(*slow: str) -> Iterator[None]:
     ask = processes.ask_for_ranks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _looks_take_their_time() -> Iterator[None]:
+    """What is looked at for a fraction of a second is looked at to its end: what is found does not hang on the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "READING_SECONDS", 10.0)
+        patch.setattr(find_weight, "SLOW_SECONDS", 60.0)
+        for name in ("READ_SECONDS", "ROW_SECONDS"):
+            patch.setattr(finding_data, name, 30.0)
+        for name in ("WALK_SECONDS", "SECONDS", "SLOW"):
+            patch.setattr(findings, name, 30.0)
         yield
 
 

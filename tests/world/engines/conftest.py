@@ -75,3 +75,4 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_agents, "LOOK_SECONDS", 0.3)
     monkeypatch.setattr(slurm_agents, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(slurm_agents, "WHY_SECONDS", 30.0)  # but not of Slurm itself, which takes its time when busy
