@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -270,6 +271,14 @@ def _looks_take_their_time() -> Iterator[None]:
         for name in ("WALK_SECONDS", "SECONDS", "SLOW"):
             patch.setattr(findings, name, 30.0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    """What a test draws does not depend on the tests before it."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def i_am(rank):
 
 {planted}
 
-x = torch.randn(640, 20)
+x = torch.randn(640, 20, generator=torch.Generator().manual_seed(1))
 y = (x.sum(1) > 0).long()
 block = lambda inside: (torch.nn.Linear(inside, 32), Planted(), torch.nn.Tanh())
 make = lambda: torch.nn.Sequential(*block(20), *block(32), torch.nn.Linear(32, 2))
@@ -61,7 +61,7 @@ class Planted(torch.nn.Module):
 OTHER_NUMBERS = """
 class Planted(torch.nn.Module):
     def forward(self, x):
-        return 1.01 * x if i_am(1) else x
+        return 1.5 * x if i_am(1) else x
 """
 SLOW = """
 class Planted(torch.nn.Module):
