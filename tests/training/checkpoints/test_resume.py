@@ -432,8 +432,8 @@ def test_a_strategy_whose_ranks_wait_for_each_other_cannot_go_on() -> None:
 # ---------------------------------------------------------------- torchrun
 
 
-STOPPED = r"rank 0 has been in forward of step 9 for \d s \(its process is stopped\); rank 1 waits for it"
-HANGS = r"rank 1 has been in forward of step 10 for \d s; rank 0 waits for it in communication(.|\n)*in sleep_forever"
+STOPPED = r"rank 0 has been in forward of step 9 for \d+ s \(its process is stopped\); rank 1 waits for it"
+HANGS = r"rank 1 has been in forward of step 10 for \d+ s; rank 0 waits for it in communication(.|\n)*in sleep_forever"
 KILLED = r"rank 1 of 2 died in step 10, forward: its process is gone"
 
 
@@ -458,7 +458,7 @@ def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_check
         from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
         task = toy(loss=BreakingLoss({what}, call=10, rank={rank}, unless={str(tmp_path / "struck")!r}))
         run = mh.fit(task, "ddp", ranks=2, threads=1, progress=False, run_dir={str(tmp_path / "run")!r},
-                     checkpoint_every=4, stall_seconds=1.5)
+                     checkpoint_every=4, stall_seconds=2.5)
         """)
     )
     command = [
