@@ -47,7 +47,12 @@ def counting(seconds: float, **changes: Any) -> mh.Task:
 
 @pytest.mark.parametrize(
     ("strategy", "ranks"),
-    [("locked:mode=free", 2), ("locked:mode=free", 3), ("ps:mode=async", 2), ("ps:mode=async,servers=2", 3)],
+    [
+        pytest.param("locked:mode=free", 2, marks=pytest.mark.soak),
+        ("locked:mode=free", 3),
+        ("ps:mode=async", 2),
+        ("ps:mode=async,servers=2", 3),
+    ],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_every_sample_is_used_once_whoever_makes_its_share(strategy: str, ranks: int) -> None:
