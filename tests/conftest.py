@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import hypothesis
 import numpy as np
 import psutil
 import pytest
@@ -31,6 +32,11 @@ from manyhands.world.launch import processes
 ROOT = Path(__file__).parents[1]
 # A shell starts what it puts into the background with Ctrl-C ignored, and processes inherit that: tests of Ctrl-C hung.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Made-up examples are the same in every run, and no slow machine fails them.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
 

@@ -147,7 +147,9 @@ def test_what_is_no_document_at_all(text: str, tmp_path: Path, command: Command)
     assert command("runs", str(tmp_path))[0] == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_records_and_live_files_made_at_random(
     data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
