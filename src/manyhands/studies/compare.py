@@ -22,6 +22,7 @@ from ..errors import BadInput, RankFailed, Refused
 from ..record import first_loss, slow_rank
 from ..record.neighbours import Neighbours
 from ..record.run import Run
+from ..record.run_folder import check_writable
 from ..record.trackers.log import Logs
 from ..strategies.contract import Strategy
 from ..strategies.job import StepSettings
@@ -80,6 +81,8 @@ def compare(
     if rounds < 0:
         raise BadInput(f"rounds must be 0 or more (found {rounds})")
     settings = FitSettings.of(run_dir=run_dir, time_limit=time_limit, progress=progress, **keywords)
+    if run_dir is not None:
+        check_writable(run_dir)
     with opened(settings.on, PRELOAD) as engine:
         rows = engine.agreed(lambda: contenders(strategies, ranks, threads, engine, settings.survives))
         give_tasks(task, rows, scale_batch)

@@ -44,6 +44,8 @@ def builtin() -> dict[str, str]:
 
 def declared_task(name: str) -> tuple[tuple[declared.Option, ...], str]:
     """The options of a built-in task, and an example; torch is not needed."""
+    if task_file(name) is not None:
+        raise BadInput(f"{name} is a file of your own; the built-in tasks are: {', '.join(builtin())}")
     check_names(name)
     path = FOLDER / f"{name}.py"
     return declared.options(path, "make"), declared.example(path, "make")
