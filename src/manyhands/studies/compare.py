@@ -123,10 +123,12 @@ def _fit_and_measure(
             neighbours.begin()  # the speeds are those of the rounds
         _measure_rounds(rows, rounds, round_seconds, settings, shown)
         shown.end()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ending:
         shown.say("interrupted: keeping what was finished")
+        measured = getattr(ending, "run", None)  # of the row that was training: run_fit keeps what is known of it
         for row in rows:
-            row.run = row.run or _without_figures(row, "stopped", "interrupted before it ended")
+            if row.run is None:
+                row.run, measured = measured or _without_figures(row, "stopped", "interrupted before it ended"), None
         return True
     return False
 
