@@ -34,7 +34,7 @@ from ..world.engines.choose import opened
 from ..world.engines.local import Local
 from .compare_progress import CompareProgress
 from .contenders import Contender, contenders
-from .growing_batch import Recipe, give_tasks
+from .growing_batch import Recipe, give_tasks, too_few_samples
 from .rounds import take_rounds
 from .runs import Runs
 
@@ -198,6 +198,8 @@ def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: 
     assert run is not None
     run.comparison, run.asked, run.batch_per_rank = comparison, row.asked, row.batch_per_rank
     run.notes += row.notes
+    if row.batch_per_rank is not None:
+        run.notes += too_few_samples(run)
     if run.threads is None:
         run.threads = row.threads
     if run.steps:
