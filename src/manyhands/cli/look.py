@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ..record.untrusted import plain
 from .options import AsJson, Target, strategy_names, task_names
 
 
@@ -41,11 +43,15 @@ def runs(
     from ..record.exports import find_runs
     from . import tables, terminal
 
-    found = find_runs(root, task, strategy, status)
+    unreadable: list[str] = []
+    found = find_runs(root, task, strategy, status, unreadable)
     if as_json:
         terminal.show_json({"runs": [{"folder": str(run.folder), **run.record()} for run in found]})
     else:
         tables.show_runs(found, root)
+    if unreadable:  # a run written by a newer version must not seem lost
+        count = f"{len(unreadable)} record{'s' * (len(unreadable) > 1)}"
+        print(f"manyhands: {count} left out: {plain(sorted(unreadable)[0])}", file=sys.stderr)
 
 
 def watch(

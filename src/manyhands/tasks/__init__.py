@@ -225,4 +225,6 @@ def _where(error: BaseException, path: Path) -> str:
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if isinstance(error, ImportError) and "relative import" in said:
+        said += "; a task file is loaded by itself: import files beside it by their names (import model, not from . import model)"
     return f"line {lines[-1]}: {said}" if lines else said
