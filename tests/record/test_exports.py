@@ -18,6 +18,17 @@ def test_a_folder_that_is_not_there() -> None:
         find_runs(Path("nowhere"))
 
 
+def test_what_runs_are_asked_for_must_exist(command: Command, tmp_path: Path) -> None:
+    """`--status finished` and `--strategy dpp` found nothing, as if there were no such runs; short names did too."""
+    Run("glyphs", "parameter_server").save(tmp_path / "runs" / "served")
+    Run("train.py", "script").save(tmp_path / "runs" / "scripted")
+    assert "served" in command("runs", "--strategy", "ps")[1]
+    assert "scripted" in command("runs", "--strategy", "script")[1]
+    assert command("runs", "--strategy", "dpp")[2] == 'manyhands: no strategy named "dpp"; did you mean "ddp"?\n'
+    code, out, err = command("runs", "--status", "failled")
+    assert (code, out, err) == (2, "", 'manyhands: no status named "failled"; did you mean "failed"?\n')
+
+
 def test_records_that_cannot_be_read_are_counted_with_a_reason(command: Command, tmp_path: Path) -> None:
     """A run of a newer version seemed never to have been made."""
     Run("glyphs", "ddp").save(tmp_path / "runs" / "fine")

@@ -10,8 +10,12 @@ from typing import Annotated
 
 import typer
 
+from ..errors import BadInput, did_you_mean
 from ..record.untrusted import plain
 from .options import AsJson, Target, strategy_names, task_names
+
+STATUSES = ("done", "failed", "refused", "stopped")
+SCRIPT = "script"  # what `manyhands run` keeps
 
 
 def report(
@@ -41,8 +45,13 @@ def runs(
 ) -> None:
     """List saved runs, newest first."""
     from ..record.exports import find_runs
+    from ..strategies.table import full_name
     from . import tables, terminal
 
+    if status not in (None, *STATUSES):
+        raise BadInput(f'no status named "{status}"{did_you_mean(str(status), STATUSES)}')
+    if strategy is not None and strategy != SCRIPT:
+        strategy = full_name(strategy)
     unreadable: list[str] = []
     found = find_runs(root, task, strategy, status, unreadable)
     if as_json:

@@ -109,7 +109,10 @@ AsJson = Annotated[
 ]
 On = Annotated[
     str,
-    typer.Option(metavar="WHERE", help="Where ranks start: local, slurm or ray; slurm:nodes=2,partition=gpu."),
+    typer.Option(
+        metavar="WHERE",
+        help="Where ranks start: local, slurm or ray, with options if you like: slurm:nodes=2,partition=gpu.",
+    ),
 ]
 Log = Annotated[
     str | None,
@@ -117,7 +120,7 @@ Log = Annotated[
         "--log",
         "--log-to",  # torchrun's own parser takes `--log` for an abbreviation of its options
         metavar="NAMES",
-        help="Log figures to wandb, mlflow, tensorboard or csv; wandb,csv for both.",
+        help="Log figures to wandb, mlflow, tensorboard or csv, or to several of them: wandb,csv.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress output.")]
