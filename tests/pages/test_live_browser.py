@@ -22,6 +22,8 @@ CARD = "(document.querySelector('.card p:not(.where)') || {}).textContent"
 NOW = "(document.querySelector('.now p') || {}).textContent"
 DRAWN = "[...document.querySelectorAll('.plot')].filter(plot => plot.querySelector('.main-svg')).map(plot => plot.id)"
 CURVE = "document.querySelector('#chart-loss-steps').data[0].x.at(-1)"
+RUNNING = "['#runs summary span.running', '.summary tr.running small']"
+COLOURS = f"{RUNNING}.map(at => getComputedStyle(document.querySelector(at)).color)"
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -142,6 +144,7 @@ def test_a_run_is_followed_to_its_end_without_loading_the_page_again(browser: An
                 browser.ask("document.querySelector('.ranks').textContent")
                 == "rank 0: step 60, forwardrank 1: step 60, wait"
             )
+            assert len(set(browser.ask(COLOURS))) == 1, "a run that goes on was as red as one that failed"
             browser.ask("document.querySelector('#runs details').open = true")
             for step in range(61, 100):
                 tell(writer, step)

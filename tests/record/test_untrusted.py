@@ -223,6 +223,18 @@ def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
         Run.load(tmp_path)
 
 
+def test_a_record_without_ranks_makes_a_page_beside_others(tmp_path: Path) -> None:
+    """Two records of one strategy, one of them with 0 ranks: how it scales was divided by that."""
+    runs = []
+    for ranks in (0, -1, 2, 4):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        (folder / RECORD_FILE).write_text(json.dumps({**RECORD, "status": "done", "ranks": ranks}))
+        runs.append(Run.load(folder))
+    assert [run.ranks for run in runs] == [1, 1, 2, 4]
+    assert "<html" in page(runs)
+
+
 def test_a_checkpoint_that_somebody_else_made_is_passed_over(tmp_path: Path) -> None:
     """Its sums are right and its content is not: it must end in a line, not in a traceback."""
     good = write(tmp_path, made(step=1))

@@ -191,6 +191,8 @@ def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None, command: C
     assert statuses["single-1t"]["test"]["accuracy"] > 0.5
     assert (statuses["ddp"]["status"], statuses["hogwild"]["status"]) == ("stopped", "stopped")
     assert "hogwild: stopped: interrupted before it ended" in out
+    assert statuses["ddp"]["reason"] == "interrupted (Ctrl-C)", "the record of its fit was replaced by an empty one"
+    assert statuses["ddp"]["threads"] == 1
     assert Path("all/report.html").is_file()
 
 
