@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,21 +47,40 @@ def decay(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_sche
 
 
 class BreakingLoss:
-    """Does `what` in the loss of the n-th call on one rank, unless `unless` exists (so that a restart goes on)."""
+    """Does `what` in the loss of the n-th call on one rank, unless `unless` exists (so that a restart goes on), and not
+    before `after` exists (a checkpoint, which is written while training goes on). The other ranks take their time: where
+    they do not wait for each other, they would make the shares of the one that is to break, if it came late."""
 
-    def __init__(self, what: Callable[[], Any], call: int, rank: int = 1, unless: str | None = None):
-        self.what, self.call, self.rank, self.unless, self.calls = what, call, rank, unless, 0
+    def __init__(
+        self, what: Callable[[], Any], call: int, rank: int = 1, unless: str | None = None, after: Path | None = None
+    ):
+        self.what, self.call, self.rank, self.unless, self.after, self.calls = what, call, rank, unless, after, 0
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         self.calls += 1
         here = os.environ.get("RANK") == str(self.rank)  # not in the caller, which tries the loss too
         if here and self.calls == self.call:
+            if self.after is not None:
+                wait_for(self.after)
             if self.unless is None:
                 self.what()
             elif not os.path.exists(self.unless):
                 open(self.unless, "w").close()
                 self.what()
+        elif "RANK" in os.environ and not here:
+            time.sleep(0.01)
         return F.cross_entropy(output, target)
+
+
+def checkpoint_of(run_dir: Path, step: int) -> Path:
+    return run_dir.absolute() / "checkpoints" / f"step-{step:08d}"
+
+
+def wait_for(file: Path) -> None:
+    """For a rank: one that waits in vain goes on, and the test finds what did not come."""
+    until = time.monotonic() + 100
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(0.005)
 
 
 def sleep_forever() -> None:

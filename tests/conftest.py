@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +16,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import hypothesis
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -20,11 +25,18 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands.cli.app import main
+from manyhands.studies import finding_data, findings
+from manyhands.training.proof import find_weight, samples
 from manyhands.world.launch import processes
 
 ROOT = Path(__file__).parents[1]
 # A shell starts what it puts into the background with Ctrl-C ignored, and processes inherit that: tests of Ctrl-C hung.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Made-up examples are the same in every run, and no slow machine fails them.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 SAMPLES, BATCH = 1003, 30  # sizes that divide by nothing
 
 
@@ -196,8 +208,34 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def shared_files() -> set[str]:
+    """Of the kinds that we and torch make, without those of other programs that run: browsers and other people's tests
+    come and go beside ours."""
     folder = Path("/dev/shm")
-    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return {name for name in names if name.startswith(("manyhands", "torch_")) and not _of_a_stranger(name)}
+
+
+def _of_a_stranger(name: str) -> bool:
+    """torch puts the process into the name."""
+    made_by = re.match(r"torch_(\d+)_", name)
+    if made_by is None or not psutil.pid_exists(int(made_by[1])):
+        return False
+    try:
+        return os.getpid() not in {int(made_by[1]), *(one.pid for one in psutil.Process(int(made_by[1])).parents())}
+    except psutil.Error:
+        return False
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to outgoing connections: nobody takes it between here and its use."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 @pytest.fixture
@@ -226,6 +264,27 @@ def importing(*slow: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "ask_for_ranks", lambda named, links, preload: ask(named, links, [*slow, *preload]))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _looks_take_their_time() -> Iterator[None]:
+    """What is looked at for a fraction of a second is looked at to its end: what is found does not hang on the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "READING_SECONDS", 10.0)
+        patch.setattr(find_weight, "SLOW_SECONDS", 60.0)
+        for name in ("READ_SECONDS", "ROW_SECONDS"):
+            patch.setattr(finding_data, name, 30.0)
+        for name in ("WALK_SECONDS", "SECONDS", "SLOW"):
+            patch.setattr(findings, name, 30.0)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    """What a test draws does not depend on the tests before it. No small number: those are seeds of generators in tests."""
+    torch.manual_seed(987_654)
+    np.random.seed(987_654)
+    random.seed(987_654)
 
 
 @pytest.fixture(autouse=True)

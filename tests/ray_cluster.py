@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from manyhands.world.engines import ray_connection
 from tests.conftest import ROOT
 
 
@@ -22,6 +23,7 @@ def ray_nodes(*nodes: dict[str, Any], **head: Any) -> Iterator[Any]:
         paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # nodes import what the tests do
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr(ray_connection, "ANSWER_SECONDS", 60.0)
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.conftest import free_port
+
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
 NODES = ("n1", "n2")
 CPUS = 4  # of each node, whatever the machine has
@@ -70,7 +72,9 @@ class SlurmCluster:
         self.all_idle()
 
     def _write_configuration(self) -> None:
-        host, ports = socket.gethostname().split(".")[0], _free_ports(1 + len(NODES))
+        host, ports = socket.gethostname().split(".")[0], list[int]()
+        while len(ports) < 1 + len(NODES):
+            ports += {free_port()} - {*ports}
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
             for node, port in zip(NODES, ports[1:], strict=True)
@@ -195,16 +199,6 @@ PartitionName=closed Nodes={NODES[0]} State=DOWN
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from manyhands.training.checkpoints.checkpoint import MANIFEST, manifest
 from manyhands.training.checkpoints.read import Damaged, load
 from manyhands.training.checkpoints.write import write
 from tests.breakable import toy
+from tests.conftest import fork_servers
 from tests.training.checkpoints.test_checkpoint import made
 
 SOURCE = Path(mh.__file__).parent
@@ -134,10 +134,15 @@ def observed(look: Callable[[psutil.Process], None]) -> Iterator[None]:
 
     def observe() -> None:
         while not over.is_set():
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                processes = [
+                    psutil.Process()
+                ]  # and no browser or tracker's service that other tests have left beside us
+                for server in fork_servers():
+                    processes += [server, *server.children(recursive=True)]
+            for process in processes:
                 with contextlib.suppress(psutil.Error, OSError):
-                    if "chrom" not in process.name():  # a browser that looked at a page may still be closing
-                        look(process)
+                    look(process)
             time.sleep(0.01)
 
     watcher = threading.Thread(target=observe)
@@ -166,8 +171,6 @@ def test_no_other_user_of_the_machine_can_reach_a_run(strategy: str, tmp_path: P
 
     In shared memory nothing listens on a port or under a name, and no file is open that others may write.
     """
-    if "wandb" in sys.modules:  # tests of trackers left its service running beside us: that is wandb's, not the run's
-        sys.modules["wandb"].teardown()
     before = _listening(psutil.Process())
     ports, names, writable = set[str](), set[str](), set[str]()
 

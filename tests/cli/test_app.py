@@ -91,6 +91,13 @@ NOT_A_TASK = "task = 3\n"
         (["train", "glyphs", "--sample", "10"], "cannot generate text"),
         (["compare", "glyphs", "single", "dpp"], 'no strategy named "dpp"'),
         (["compare", "glyphs", "--rounds", "-1"], "rounds must be 0 or more"),
+        (["compare", "glyphs", "--time-limit", "0"], "time_limit must be above 0 seconds (found 0.0)"),
+        (["compare", "glyphs", "--target", "95"], "--target takes an accuracy from 0 to 1 (found 95; 95 % is 0.95)"),
+        (["compare", "glyphs", "--target", "nan"], "--target takes an accuracy from 0 to 1 (found nan)"),
+        (
+            ["compare", "glyphs", "--run-dir", "broken.py/rows"],
+            "the run folder broken.py/rows cannot be written (Not a directory); use another --run-dir",
+        ),
         (["evaluate", "nowhere"], "no run at nowhere"),
         (
             ["chaos", "glyphs", "--rank", "1"],

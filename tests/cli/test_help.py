@@ -39,6 +39,7 @@ def test_every_command_has_help_in_sentences(name: str, command: Command) -> Non
     assert code == 0
     assert out.startswith("Usage: ")
     assert max(map(len, out.splitlines())) <= 80
+    assert "<" not in out.partition("\nOptions:")[0], "a type of Python's, as in STRATEGY <list[str]>"
     for what, text in helps(name):
         assert text, f"{name} {what} says nothing"
         assert text[0].isupper() or text.split()[0] in ("auto,", "SCRIPT"), f"{name} {what}: {text}"

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,10 +84,23 @@ def test_short_names_and_json(command: Command) -> None:
     [
         (["strategies", "dpp"], 'no strategy named "dpp"; did you mean "ddp"?'),
         (["tasks", "glyph"], 'no task named "glyph"; did you mean "glyphs"?'),
+        (["tasks", "glyphs:trian=5"], 'task glyphs has no option "trian"; did you mean "train"?'),
+        (["strategies", "ddp:comprss=bf16"], 'ddp has no option "comprss"; did you mean "compress"?'),
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_likely_one(words: list[str], told: str, command: Command) -> None:
     assert command(*words) == (2, "", f"manyhands: {told}\n")
+
+
+def test_what_stands_in_a_command_can_be_asked_for(command: Command, tmp_path: Path) -> None:
+    """`tasks my_task.py` and `tasks glyphs:train=5` ended in a traceback."""
+    assert command("tasks", "glyphs:train=5") == command("tasks", "glyphs")
+    assert command("strategies", "ddp:compress=bf16") == command("strategies", "ddp")
+    (tmp_path / "mine.py").write_text("task = None")
+    for own in ("mine.py", "mine.py:task"):
+        code, out, err = command("tasks", own)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"manyhands: {own} is a file of your own; the built-in tasks are: cifar10, glyphs,")
 
 
 def test_meanings_may_take_several_lines() -> None:

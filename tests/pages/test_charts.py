@@ -225,6 +225,16 @@ def test_a_curve_of_many_steps_is_thinned_by_means(make: Make) -> None:
     assert chart["data"][0]["x"][-1] == 50.0
 
 
+def test_losses_that_are_not_known_are_left_out_of_a_window(make: Make) -> None:
+    """A window is summed at once: three million steps kept the live page, and everybody else's, for minutes."""
+    losses = [None if step % 2 else 3.0 for step in range(120)]
+    run = make("ddp", 100, losses=[*losses, None, None], seconds=12.2)
+    for place, last in (("loss-steps", 120.0), ("loss-time", 12.0)):
+        chart = next(chart for chart in data_of(page([run])) if chart["id"] == place)
+        assert set(chart["data"][0]["y"]) == {3.0}
+        assert chart["data"][0]["x"][-1] == pytest.approx(last)
+
+
 def test_loss_by_time_follows_the_epochs(make: Make) -> None:
     epochs = [{"seconds": 1.0, "samples": 200}, {"seconds": 3.0, "samples": 200}]  # the second one was slower
     run = make("ddp", 100, losses=[4.0, 3.0, 2.0, 1.0], epochs=epochs, batch_size=128, seconds=4.0)

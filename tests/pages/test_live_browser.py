@@ -22,6 +22,8 @@ CARD = "(document.querySelector('.card p:not(.where)') || {}).textContent"
 NOW = "(document.querySelector('.now p') || {}).textContent"
 DRAWN = "[...document.querySelectorAll('.plot')].filter(plot => plot.querySelector('.main-svg')).map(plot => plot.id)"
 CURVE = "document.querySelector('#chart-loss-steps').data[0].x.at(-1)"
+RUNNING = "['#runs summary span.running', '.summary tr.running small']"
+COLOURS = f"{RUNNING}.map(at => getComputedStyle(document.querySelector(at)).color)"
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -65,6 +67,18 @@ def arrive(browser: Any, end: str = "/runs") -> None:
     raise AssertionError("the page did not open")
 
 
+def reload(browser: Any) -> None:
+    """And wait for the new page: the old one is ready too, and may be asked until it goes."""
+    browser.ask("window.old = 'page'")
+    browser.call("Page.reload")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with contextlib.suppress(AssertionError):
+            if browser.ask("window.old !== 'page'"):
+                return ready(browser)
+    raise AssertionError("the page did not come again")
+
+
 def look_now(browser: Any) -> None:
     """As when somebody comes back to the page: it asks at once instead of after two seconds."""
     browser.ask("document.dispatchEvent(new Event('visibilitychange'))")
@@ -94,8 +108,7 @@ def test_the_list_is_filtered_and_sorted(browser: Any, site: Site) -> None:
     type_into(browser, "text", "")
     type_into(browser, "strategy", "single")
     assert browser.ask(NAMES) == ["1-single", "0-single"]
-    browser.call("Page.reload")  # what was chosen stands in the address
-    ready(browser)
+    reload(browser)  # what was chosen stands in the address
     assert browser.ask(NAMES) == ["1-single", "0-single"]
     type_into(browser, "strategy", "")
     type_into(browser, "status", "failed")
@@ -116,7 +129,7 @@ def test_a_run_is_followed_to_its_end_without_loading_the_page_again(browser: An
         try:
             visit(browser, site.address)
             browser.ask("window.same = 'page'")
-            assert "step 59 of 400 · epoch 1 of 4 · 2 ranks on cpu · 4,321 samples/s" in browser.ask(CARD)
+            browser.wait(f"({CARD} || '').includes('step 59 of 400 · epoch 1 of 4 · 2 ranks on cpu · 4,321 samples/s')")
             browser.ask("document.querySelector('.card a').focus()")
             tell(writer, 60)
             browser.wait(f"{CARD}.includes('step 60 of 400')")
@@ -131,6 +144,7 @@ def test_a_run_is_followed_to_its_end_without_loading_the_page_again(browser: An
                 browser.ask("document.querySelector('.ranks').textContent")
                 == "rank 0: step 60, forwardrank 1: step 60, wait"
             )
+            assert len(set(browser.ask(COLOURS))) == 1, "a run that goes on was as red as one that failed"
             browser.ask("document.querySelector('#runs details').open = true")
             for step in range(61, 100):
                 tell(writer, step)

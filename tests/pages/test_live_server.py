@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from manyhands.pages.live import listing
 from manyhands.pages.live.server import Server
 from manyhands.record.run import Run
 from tests.conftest import Command
@@ -33,10 +34,12 @@ def serving(folder: Path) -> Iterator[Site]:
     thread = Thread(target=server.run)
     thread.start()
     try:
-        yield Site(server.address)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(listing, "READ_SECONDS", 60.0)  # the first answer holds all runs, however slow the machine is
+            yield Site(server.address)
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -51,7 +54,7 @@ class Site:
 
     def ask(self, path: str, method: str = "GET", headers: list[tuple[str, str]] | None = None) -> tuple[int, str, Any]:
         """Status, text and headers; a Host is given unless there is one among the headers."""
-        connection = HTTPConnection(str(self.host), self.port, timeout=30)
+        connection = HTTPConnection(str(self.host), self.port, timeout=60)
         given = headers or []
         connection.putrequest(
             method, path, skip_host=any(name == "Host" for name, _ in given), skip_accept_encoding=True

@@ -148,7 +148,9 @@ def test_what_is_no_document_at_all(text: str, tmp_path: Path, command: Command)
     assert command("runs", str(tmp_path))[0] == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_records_and_live_files_made_at_random(
     data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -220,6 +222,18 @@ def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(BadInput, match=r"weights\.safetensors holds no weights that can be read"):
         Run.load(tmp_path)
+
+
+def test_a_record_without_ranks_makes_a_page_beside_others(tmp_path: Path) -> None:
+    """Two records of one strategy, one of them with 0 ranks: how it scales was divided by that."""
+    runs = []
+    for ranks in (0, -1, 2, 4):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        (folder / RECORD_FILE).write_text(json.dumps({**RECORD, "status": "done", "ranks": ranks}))
+        runs.append(Run.load(folder))
+    assert [run.ranks for run in runs] == [1, 1, 2, 4]
+    assert "<html" in page(runs)
 
 
 def test_a_checkpoint_that_somebody_else_made_is_passed_over(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import os
+import time
 from typing import Any
 
 import pytest
@@ -123,10 +124,18 @@ def test_weights_with_their_channels_last_train_the_same(name: str, tmp_path: An
     assert all(value.is_contiguous() for value in (run.weights or {}).values())
 
 
+class Pause(nn.Module):
+    """A forward pass that takes its time: a moment without a core, in between, is not most of the step."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.005)
+        return x
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_phases_close_the_record_is_whole_and_the_callers_model_is_untouched(name: str) -> None:
     ranks = 1 if name == "single" else ranks_of(name, 2)
-    model = MODELS["mlp"][0]()
+    model = nn.Sequential(*MODELS["mlp"][0](), Pause())
     before = copy.deepcopy(model.state_dict())
     run = quick_fit(make_task(model=model), name, ranks=ranks, max_steps=20)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

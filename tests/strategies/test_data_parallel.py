@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,8 +41,16 @@ def test_bytes_are_those_of_the_formula() -> None:
     assert run.communication_bytes == 2 * (weights + weights) + (inputs + 2 * outputs) * 2 / 3
 
 
+class SlowSGD(torch.optim.SGD):
+    """Long enough that nobody waits longer for a busy machine."""
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(0.05)
+        return super().step(closure)
+
+
 def test_phases_close_and_the_first_replica_carries_more() -> None:
-    run = quick_fit(make_task(), "data_parallel", ranks=2, max_steps=20)
+    run = quick_fit(make_task(optimizer=partial(SlowSGD, lr=0.1)), "data_parallel", ranks=2, max_steps=20)
     check_phases(run)
     first, second = run.per_rank
     assert run.phases_ms is not None

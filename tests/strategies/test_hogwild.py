@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,15 @@ def test_a_shared_model_counts_the_updates_of_others() -> None:
 
 
 class NotFinite:
-    """A loss that is no number in the third call of one rank."""
+    """A loss that is no number in the third call of one rank; the other is not done before that."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        if os.environ.get("RANK") == "0":
+            time.sleep(0.01)
         factor = float("nan") if self.calls == 3 and os.environ.get("RANK") == "1" else 1.0
         return torch.nn.functional.cross_entropy(output, target) * factor
 

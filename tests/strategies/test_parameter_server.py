@@ -230,7 +230,8 @@ class SlowOn(torch.optim.SGD):
     """Plain SGD that takes its time on one process."""
 
     def step(self, closure: Any = None) -> Any:
-        time.sleep(0.03 if os.environ.get("RANK") == "3" else 0.0)
+        if os.environ.get("RANK") == "3":
+            time.sleep(0.1)
         return super().step(closure)
 
 
@@ -248,9 +249,9 @@ def test_a_slow_server_is_named_and_its_update_is_no_wait(options: str) -> None:
     assert run.phases_ms is not None
     assert [row["server"] for row in run.servers] == [0, 1]
     quick, slow = (row["phases_ms"]["update"] for row in run.servers)
-    assert slow >= 30.0
+    assert slow >= 100.0
     assert quick < slow / 2
-    assert 30.0 <= run.phases_ms["update"] < 1.5 * slow  # twice that: booked twice
+    assert 100.0 <= run.phases_ms["update"] < 1.5 * slow  # twice that: booked twice
     assert run.slow_rank is not None
     assert (run.slow_rank["rank"], run.slow_rank["server"], run.slow_rank["phase"]) == (None, 1, "update")
     check_phases(run)

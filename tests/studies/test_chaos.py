@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,14 +20,15 @@ import manyhands as mh
 from manyhands.cli.tables import show_faults
 from manyhands.errors import BadInput
 from manyhands.strategies import make_strategy
-from manyhands.studies.chaos import KEYS, chaos, chaos_matrix
+from manyhands.studies import chaos as chaos_file
+from manyhands.studies.chaos import KEYS, chaos, chaos_matrix, left_behind
 from manyhands.studies.faults import FAULTS
 from manyhands.training.run_fit import run_fit
 from manyhands.training.settings import FitSettings
 from manyhands.world.rank import Rank
-from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, toy
+from tests.breakable import DETECTED_SECONDS, RESUMED_SECONDS, BreakingLoss, toy
 
-break_it = partial(chaos, threads=1, max_steps=16, stall_seconds=1.5)
+break_it = partial(chaos, threads=1, max_steps=16, stall_seconds=4.0)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,10 @@ def test_what_does_not_end_a_rank_does_not_end_the_run(fault: str, unbroken: dic
 
 
 def test_hogwild_goes_on_without_the_rank(unbroken: dict[str, mh.Run]) -> None:
-    result = break_it(toy(), "hogwild", "kill", rank=0, step=12, ranks=2, unbroken=unbroken["hogwild"])
+    slow = toy(
+        loss=BreakingLoss(lambda: None, call=0, rank=0)
+    )  # for the other: else it may make the share of that step
+    result = break_it(slow, "hogwild", "kill", rank=0, step=12, ranks=2, unbroken=unbroken["hogwild"])
     assert result["outcome"] == "continued"
     assert (result["samples_lost"], result["samples_doubled"]) == (0, 0)
     assert result["left_behind"] == []
@@ -104,6 +109,20 @@ def test_hogwild_goes_on_without_the_rank(unbroken: dict[str, mh.Run]) -> None:
 def test_bad_input(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message.replace("?", r"\?")):
         break_it(toy(), "ddp", **{"ranks": 2, **keywords})
+
+
+def test_what_others_had_in_shared_memory_before_is_not_left_behind_by_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that somebody else had under way was named as what this one left."""
+    monkeypatch.setattr(chaos_file, "SHARED", tmp_path)
+    (tmp_path / "manyhands-theirs").touch()
+    began = (tmp_path / "manyhands-theirs").stat().st_ctime + 0.01
+    while time.time() < began:
+        time.sleep(0.01)
+    assert left_behind(began, tmp_path) == []
+    (tmp_path / "manyhands-ours").touch()
+    assert left_behind(began, tmp_path) == ["shared memory manyhands-ours"]
 
 
 class Strike:

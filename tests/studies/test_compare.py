@@ -22,7 +22,7 @@ def i_am(rank):
 
 {planted}
 
-x = torch.randn(640, 20)
+x = torch.randn(640, 20, generator=torch.Generator().manual_seed(1))
 y = (x.sum(1) > 0).long()
 block = lambda inside: (torch.nn.Linear(inside, 32), Planted(), torch.nn.Tanh())
 make = lambda: torch.nn.Sequential(*block(20), *block(32), torch.nn.Linear(32, 2))
@@ -33,7 +33,7 @@ SLOW_FORWARD = """
 class Planted(torch.nn.Module):
     def forward(self, x):
         if self.training and i_am(1):
-            time.sleep(0.01)
+            time.sleep(0.04)
         return x
 """
 SLOW_BACKWARD = """
@@ -42,7 +42,7 @@ class Sleep(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         if i_am(1):
-            time.sleep(0.01)
+            time.sleep(0.04)
         return gradient
 
 class Planted(torch.nn.Module):
@@ -61,7 +61,7 @@ class Planted(torch.nn.Module):
 OTHER_NUMBERS = """
 class Planted(torch.nn.Module):
     def forward(self, x):
-        return 1.01 * x if i_am(1) else x
+        return 1.5 * x if i_am(1) else x
 """
 SLOW = """
 class Planted(torch.nn.Module):
@@ -114,7 +114,7 @@ def test_a_slow_rank_is_named_with_its_phase_in_table_and_page(
         record = json.loads(Path(f"all/{name}/run.json").read_text())
         slow = record["slow_rank"]
         assert (slow["rank"], slow["phase"]) == (1, phase), (name, record["per_rank"])
-        assert slow["behind_ms"] > 7
+        assert slow["behind_ms"] > 25
         note = f"rank 1 slow in {phase}, {slow['behind_ms']:.1f} ms behind"
         # Two rows whose ranks are equally far behind share one line, which names both.
         assert any(name in line for line in out.splitlines() if line.endswith(note)), out
@@ -191,6 +191,8 @@ def test_ctrl_c_keeps_the_rows_that_were_finished(nothing_left: None, command: C
     assert statuses["single-1t"]["test"]["accuracy"] > 0.5
     assert (statuses["ddp"]["status"], statuses["hogwild"]["status"]) == ("stopped", "stopped")
     assert "hogwild: stopped: interrupted before it ended" in out
+    assert statuses["ddp"]["reason"] == "interrupted (Ctrl-C)", "the record of its fit was replaced by an empty one"
+    assert statuses["ddp"]["threads"] == 1
     assert Path("all/report.html").is_file()
 
 

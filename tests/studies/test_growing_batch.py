@@ -57,6 +57,16 @@ def test_an_optimizer_that_wants_the_real_parameters() -> None:
     assert rows[-1].notes[0].endswith("; the learning rate is what the task gives for that batch")
 
 
+def test_a_batch_larger_than_the_data_is_noted() -> None:
+    """Forty ranks of 16 samples, with 320 to train on, were reported as a batch of 640."""
+    runs = mh.compare(task(), ["ddp"], ranks=[1, 4], scale_batch=True, rounds=0, threads=1, progress=False)
+    assert [any("the training data has" in note for note in run.notes) for run in runs] == [False, False, True]
+    assert runs[-1].notes[-1] == (
+        "the training data has 64 samples, fewer than a batch of 128: each of 4 ranks had about 16 of them, "
+        "so this row does not show how a growing batch scales"
+    )
+
+
 def test_without_it_all_rows_train_the_same_task() -> None:
     rows, given = contenders(["ddp"], [1, 2], 1), task()
     give_tasks(given, rows, False)

@@ -159,6 +159,15 @@ def test_bad_files_are_one_line(file: Path, content: str | None, variable: str, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_relative_import_is_answered_with_what_to_write(file: Path):
+    """Python's own words, no known parent package, help nobody whose file stands in one."""
+    file.write_text("from .model import Net")
+    with pytest.raises(
+        BadInput, match=r"line 1: ImportError: .*; a task file is loaded by itself: import files beside"
+    ):
+        load_task(file)
+
+
 def test_a_folder_is_no_task(tmp_path: Path):
     with pytest.raises(BadInput, match="it is a folder"):
         load_task(tmp_path)

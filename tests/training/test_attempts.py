@@ -4,6 +4,7 @@ that do not see the caller's folder."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from manyhands.training.run_fit import run_fit
 from manyhands.training.settings import FitSettings
 from manyhands.world.engines.local import Local
 from manyhands.world.rank import Rank
-from tests.breakable import toy
+from tests.breakable import checkpoint_of, toy, wait_for
 from tests.conftest import distance
 
 STEPS = 12
@@ -54,9 +55,16 @@ class Elsewhere(Local):
         return super().run(body, shared, and_hide, *others)
 
 
-def dies_at_six(rank: Rank, step: int) -> None:
-    if step == 6 and rank.index == 1:
-        os._exit(3)
+def dies_at_six() -> Callable[[Rank, int], None]:
+    """Of rank 1, once the checkpoint of step 4 is there: it is written while training goes on."""
+    four = checkpoint_of(Path("run"), 4)
+
+    def die(rank: Rank, step: int) -> None:
+        if step == 6 and rank.index == 1:
+            wait_for(four)
+            os._exit(3)
+
+    return die
 
 
 def fit(engine: Local, spec: str = "ddp", ranks: int = 3, **keywords: Any) -> mh.Run:
@@ -73,7 +81,7 @@ def unbroken() -> mh.Run:
 
 def test_a_run_goes_on_with_fewer_ranks_then_with_all_again(unbroken: mh.Run) -> None:
     engine = Shrinking(2, 3)
-    run = fit(engine, fault=dies_at_six, max_restarts=1)
+    run = fit(engine, fault=dies_at_six(), max_restarts=1)
     died, fewer, more = run.faults
     assert died["resumed_step"] == 4
     assert (fewer["kind"], fewer["from"], fewer["to"], fewer["resumed_step"]) == ("ranks changed", 3, 2, 4)
@@ -90,11 +98,11 @@ def test_a_strategy_that_cannot_take_fewer_ranks_ends_with_both_reasons() -> Non
     with pytest.raises(
         mh.RankFailed, match=r"rank 1 of 4 .*; hybrid cannot continue with 3 ranks instead of 4: hybrid: repl"
     ):
-        fit(Shrinking(3), "hybrid", ranks=4, fault=dies_at_six, max_restarts=1)
+        fit(Shrinking(3), "hybrid", ranks=4, fault=dies_at_six(), max_restarts=1)
 
 
 def test_checkpoints_of_ranks_that_do_not_see_the_folder_are_written_by_the_caller(unbroken: mh.Run) -> None:
-    run = fit(Elsewhere(), fault=dies_at_six, max_restarts=1)
+    run = fit(Elsewhere(), fault=dies_at_six(), max_restarts=1)
     assert run.faults[0]["resumed_step"] == 4
     assert run.weights_sha256 == unbroken.weights_sha256
     assert sorted(path.name for path in Path("run/checkpoints").iterdir()) == [

@@ -185,6 +185,21 @@ def test_callbacks_see_figures_and_end_the_run(strategy: str) -> None:
     assert run.steps == 2 * STEPS
 
 
+def test_a_callback_that_fails_ends_the_run_on_the_record(tmp_path: Path, nothing_left: None) -> None:
+    """The folder kept the record of the run before, done and with its weights, beside the checkpoints of this one."""
+    quick_fit(make_task(), "single", max_steps=2, run_dir=tmp_path)
+
+    def fail(figures: Any) -> None:
+        if figures.step == 5:
+            raise LookupError("no such chart")
+
+    with pytest.raises(LookupError, match="no such chart"):
+        quick_fit(make_task(), "ddp", ranks=2, run_dir=tmp_path, on_step=fail)
+    run = mh.Run.load(tmp_path)
+    assert (run.strategy, run.status, run.reason) == ("ddp", "failed", "LookupError: no such chart")
+    assert run.weights_sha256 is None
+
+
 def test_the_caller_is_left_as_it_was(two_threads: None) -> None:
     quick_fit(make_task(), max_steps=1)  # a first fit imports parts of torch that write into the environment
     model = nn.Linear(20, 3)

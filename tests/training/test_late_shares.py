@@ -47,12 +47,17 @@ def counting(seconds: float, **changes: Any) -> mh.Task:
 
 @pytest.mark.parametrize(
     ("strategy", "ranks"),
-    [("locked:mode=free", 2), ("locked:mode=free", 3), ("ps:mode=async", 2), ("ps:mode=async,servers=2", 3)],
+    [
+        pytest.param("locked:mode=free", 2, marks=pytest.mark.soak),
+        ("locked:mode=free", 3),
+        ("ps:mode=async", 2),
+        ("ps:mode=async,servers=2", 3),
+    ],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_every_sample_is_used_once_whoever_makes_its_share(strategy: str, ranks: int) -> None:
     """Ranks of an asynchronous parameter server once stood at the end of every epoch and waited for the slowest."""
-    run = fit(counting(0.03), strategy, ranks=ranks)
+    run = fit(counting(0.1), strategy, ranks=ranks)
     assert run.weights is not None
     assert run.weights["table"].flatten().round().tolist() == [-3.0] * 40
     assert (run.steps, run.samples, [entry["samples"] for entry in run.epochs]) == (24, 120, [40, 40, 40])
@@ -65,11 +70,11 @@ def test_every_sample_is_used_once_whoever_makes_its_share(strategy: str, ranks:
 
 def test_nobody_waits_long_for_a_slow_rank() -> None:
     """Ranks that were done early once stood at the end of every epoch until the slowest had made all its shares."""
-    run = fit(counting(0.03), "hogwild", ranks=2)
+    run = fit(counting(0.1), "hogwild", ranks=2)
     assert run.per_rank[1]["samples"] < run.samples / 2, "others made some of its shares"
     assert run.slow_rank is not None
     assert (run.slow_rank["rank"], run.slow_rank["phase"]) == (1, "forward")
-    assert run.per_rank[1]["phases_ms"]["forward"] >= 29, "per step it made; it was measured low by what it gave away"
+    assert run.per_rank[1]["phases_ms"]["forward"] >= 99, "per step it made; it was measured low by what it gave away"
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "ps:mode=async"])
@@ -80,7 +85,7 @@ def test_the_schedule_moves_on_for_shares_given_away(strategy: str) -> None:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 - update / total)
 
     rates: list[float] = []
-    fit(counting(0.03, schedule=halving), strategy, ranks=2, on_epoch=lambda figures: rates.append(figures.learning_rate))  # fmt: skip
+    fit(counting(0.1, schedule=halving), strategy, ranks=2, on_epoch=lambda figures: rates.append(figures.learning_rate))  # fmt: skip
     assert rates == pytest.approx([5 * 2 / 3, 5 / 3, 0.0])
     if strategy != "hogwild":
         return  # a server's schedule moves with every update, and nobody updates for an empty share
@@ -95,13 +100,13 @@ def test_who_dies_last_leaves_its_shares_to_those_who_were_done(strategy: str) -
     """A rank that died when the others had made all their steps once took the rest of its epoch with it."""
 
     def sleep_and_die() -> None:
-        time.sleep(0.8)
+        time.sleep(2.0)
         signal_self(signal.SIGKILL)()
 
     run = fit(toy(loss=BreakingLoss(sleep_and_die, call=3, rank=1)), strategy, ranks=2, on_death="continue")
     assert (run.status, run.steps, run.samples) == ("done", 16, 240)
     assert run.phases_ms is not None
-    assert run.phases_ms["wait"] * run.steps > 100  # of 800 ms; who waited in another phase was once taken for stuck
+    assert run.phases_ms["wait"] * run.steps > 100  # of 2000 ms; who waited in another phase was once taken for stuck
 
 
 class TestBoard:

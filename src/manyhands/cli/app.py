@@ -16,7 +16,7 @@ from ..record.untrusted import plain
 from . import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from .diagnose import diagnose
 from .doctor import doctor
-from .help import grouped
+from .help import NamedArguments, grouped
 from .lab import lab
 from .look import report, runs, strategies, tasks, watch
 from .plan import plan
@@ -47,7 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in chain.from_iterable(GROUPS.values()):
-    app.command(context_settings=SETTINGS.get(command))(command)
+    app.command(cls=NamedArguments, context_settings=SETTINGS.get(command))(command)
 
 TOLD_SECONDS = 2.0
 

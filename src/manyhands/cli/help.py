@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..strategies.table import TABLE
 
@@ -49,6 +51,27 @@ def grouped(groups: Mapping[str, tuple[Callable[..., Any], ...]]) -> type[TyperG
             formatter.write(f"\n{textwrap.fill(MORE, WIDTH, break_on_hyphens=False)}\n")
 
     return Grouped
+
+
+class NamedArguments(TyperCommand):
+    """A command whose help calls arguments by their names alone: newer versions of typer add Python's types to them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        shown, self.params = self.params, [_untyped(one) for one in self.params]
+        super().format_options(ctx, formatter)
+        self.params = shown
+
+
+def _untyped(param: Any) -> Any:
+    """`STRATEGY`, not `STRATEGY <list[str]>`."""
+    if not isinstance(param, TyperArgument):
+        return param
+    named = copy(param)
+    record = param.get_help_record
+    named.get_help_record = lambda ctx: (  # type: ignore[method-assign]
+        (re.sub(r" <.*>$", "", found[0]), found[1]) if (found := record(ctx)) else found
+    )
+    return named
 
 
 def _section(title: str, lines: Mapping[str, str]) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..errors import BadInput, did_you_mean
+from ..record.untrusted import plain
 from .options import AsJson, Target, strategy_names, task_names
+
+STATUSES = ("done", "failed", "refused", "stopped")
+SCRIPT = "script"  # what `manyhands run` keeps
 
 
 def report(
@@ -38,13 +45,22 @@ def runs(
 ) -> None:
     """List saved runs, newest first."""
     from ..record.exports import find_runs
+    from ..strategies.table import full_name
     from . import tables, terminal
 
-    found = find_runs(root, task, strategy, status)
+    if status not in (None, *STATUSES):
+        raise BadInput(f'no status named "{status}"{did_you_mean(str(status), STATUSES)}')
+    if strategy is not None and strategy != SCRIPT:
+        strategy = full_name(strategy)
+    unreadable: list[str] = []
+    found = find_runs(root, task, strategy, status, unreadable)
     if as_json:
         terminal.show_json({"runs": [{"folder": str(run.folder), **run.record()} for run in found]})
     else:
         tables.show_runs(found, root)
+    if unreadable:  # a run written by a newer version must not seem lost
+        count = f"{len(unreadable)} record{'s' * (len(unreadable) > 1)}"
+        print(f"manyhands: {count} left out: {plain(sorted(unreadable)[0])}", file=sys.stderr)
 
 
 def watch(
@@ -70,12 +86,14 @@ def tasks(
 ) -> None:
     """List the built-in tasks, or show the options of one."""
     from ..tasks import builtin, declared_task
+    from ..tasks import check_names as check_task
     from . import lists, terminal
 
     known = builtin()
     if name is None:
         (terminal.show_json if as_json else lists.show_tasks)(known)
         return
+    name = without_options(name, check_task)
     options, example = declared_task(name)
     row = {"name": name, "summary": known[name], "options": [asdict(one) for one in options], "example": example}
     (terminal.show_json if as_json else lists.show_task)(row)
@@ -90,11 +108,22 @@ def strategies(
 ) -> None:
     """List the parallel strategies, or show the options of one."""
     from ..strategies import TABLE, declared_strategy
+    from ..strategies import check_names as check_strategy
     from . import lists, terminal
 
     if name is not None:
+        name = without_options(name, check_strategy)
         (terminal.show_json if as_json else lists.show_strategy)(asdict(declared_strategy(name)))
         return
     found = [declared_strategy(one) for one in TABLE]
     rows = [{"name": s.name, "exact": s.exact, "runs_on": s.runs_on, "summary": s.summary} for s in found]
     (terminal.show_json if as_json else lists.show_strategies)(rows)
+
+
+def without_options(spec: str, check: Callable[[str], None]) -> str:
+    """The name in `ddp:compress=bf16`: whoever copies it from a command wants to read of its options."""
+    name, colon, _ = spec.partition(":")
+    if not colon or name.endswith(".py"):
+        return spec
+    check(spec)
+    return name

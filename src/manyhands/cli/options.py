@@ -46,6 +46,14 @@ def _one_of(option: str, *words: str) -> Callable[[str], str]:
     return check
 
 
+def _accuracy(value: float | None) -> float | None:
+    """Refused before anything is trained towards it."""
+    if value is not None and not 0 <= value <= 1:
+        percent = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+        raise BadInput(f"--target takes an accuracy from 0 to 1 (found {value:g}{percent})")
+    return value
+
+
 def task_names(incomplete: str) -> list[str]:
     """For shell completion; a shell adds the files itself."""
     from ..tasks import builtin
@@ -92,14 +100,19 @@ Seed = Annotated[
 ]
 Target = Annotated[
     float | None,
-    typer.Option(metavar="0..1", help="A test accuracy: show how many seconds each run took to reach it."),
+    typer.Option(
+        callback=_accuracy, metavar="0..1", help="A test accuracy: show how many seconds each run took to reach it."
+    ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", callback=keep_for_document, help="Print one JSON document on standard output.")
 ]
 On = Annotated[
     str,
-    typer.Option(metavar="WHERE", help="Where ranks start: local, slurm or ray; slurm:nodes=2,partition=gpu."),
+    typer.Option(
+        metavar="WHERE",
+        help="Where ranks start: local, slurm or ray, with options if you like: slurm:nodes=2,partition=gpu.",
+    ),
 ]
 Log = Annotated[
     str | None,
@@ -107,7 +120,7 @@ Log = Annotated[
         "--log",
         "--log-to",  # torchrun's own parser takes `--log` for an abbreviation of its options
         metavar="NAMES",
-        help="Log figures to wandb, mlflow, tensorboard or csv; wandb,csv for both.",
+        help="Log figures to wandb, mlflow, tensorboard or csv, or to several of them: wandb,csv.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress output.")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
-from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from ..record.run import Run
 from .chart import Drawing, Series, chart
@@ -24,32 +25,33 @@ Points = Sequence[tuple[float, float]]
 
 
 def _loss_by_steps(run: Run) -> Points:
-    return _windows(range(1, len(run.losses or []) + 1), run)
+    return _windows(float, run)
 
 
 def _loss_by_time(run: Run) -> Points:
     """An epoch's seconds spread evenly over its steps."""
-    steps, times, start = len(run.losses or []), list[float](), 0.0
+    steps, ends = len(run.losses or []), [(0, 0.0)]  # steps and seconds at the end of every epoch
     for epoch in run.epochs or []:
         seconds, samples = number(epoch.get("seconds")), number(epoch.get("samples"))
-        if not seconds or not samples or not run.batch_size:
+        if not seconds or not samples or not run.batch_size or ends[-1][0] == steps:
             break
-        length = min(math.ceil(samples / run.batch_size), steps - len(times))
-        times += [start + seconds * (step + 1) / length for step in range(length)]
-        start += seconds
-    if len(times) != steps:
+        step, start = ends[-1]
+        ends.append((min(step + math.ceil(samples / run.batch_size), steps), start + seconds))
+    if ends[-1][0] != steps:
         total = number(run.seconds)
-        times = [total * (step + 1) / steps for step in range(steps)] if total else []
-    return _windows(times, run) if times else []
+        ends = [(0, 0.0), (steps, total)] if total else []
+    places, times = [step for step, _ in ends], [seconds for _, seconds in ends]
+    return _windows(lambda step: float(np.interp(step, places, times)), run) if ends else []
 
 
-def _windows(places: Sequence[float], run: Run) -> Points:
-    """The mean loss of every window of steps, at the place of its last step."""
-    size, points = _window(run), []
-    for start in range(0, len(places), size):
-        known = [loss for value in run.losses[start : start + size] if (loss := number(value)) is not None]
-        if known:
-            points.append((places[min(start + size, len(places)) - 1], fmean(known)))
+def _windows(place: Callable[[int], float], run: Run) -> Points:
+    """The mean loss of every window of steps, at the place of its last step. All at once: a run may have a million."""
+    losses, size, points = np.array(run.losses or [], dtype=float), _window(run), []
+    for start in range(0, len(losses), size):
+        window = losses[start : start + size]
+        known = window[np.isfinite(window)]
+        if known.size:
+            points.append((place(start + window.size), float(known.mean())))
     return points
 
 

@@ -8,15 +8,23 @@ from ..errors import BadInput
 from .run import RECORD_FILE, Run
 
 
-def find_runs(root: Path, task: str | None = None, strategy: str | None = None, status: str | None = None) -> list[Run]:
-    """Every readable run below a folder, newest first; what is no record is passed over."""
+def find_runs(
+    root: Path,
+    task: str | None = None,
+    strategy: str | None = None,
+    status: str | None = None,
+    unreadable: list[str] | None = None,
+) -> list[Run]:
+    """Every readable run below a folder, newest first; what is no record is passed over, and why goes to `unreadable`."""
     if not root.is_dir():
         raise BadInput(f"no folder {root}; runs are kept in runs/ unless --run-dir said otherwise")
     found = []
     for record in root.rglob(RECORD_FILE):
         try:
             run = Run.load(record, weights=False)
-        except BadInput:
+        except BadInput as problem:
+            if unreadable is not None:
+                unreadable.append(str(problem))
             continue
         wanted = ((task, run.task.split(":")[0]), (strategy, run.strategy), (status, run.status))
         if all(asked is None or asked == has for asked, has in wanted):

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from .untrusted import LARGEST
+
+COUNT = range(1, LARGEST)  # others divide by it
 TEST = {"samples": int, "loss": float | None, "accuracy": float | None, "per_class": dict[str, float | None]}
 STEP_MS = ({"median": float, "p10": float, "p90": float}, None)
-FORMS: dict[str, Any] = {  # {key: form} is an object, [form] a list, (form, form) a choice
+# {key: form} is an object, [form] a list, (form, form) a choice, a range a whole number within it.
+FORMS: dict[str, Any] = {
+    "ranks": COUNT,
+    "threads": (COUNT, None),
+    "batch_size": (COUNT, None),
+    "batch_per_rank": (COUNT, None),
+    "accumulate": (COUNT, None),
     "environment": dict[str, str | float | None],
     "step_ms": STEP_MS,
     "whole_fit": (

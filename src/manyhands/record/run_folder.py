@@ -37,6 +37,20 @@ def held(run_dir: str | os.PathLike[str] | None) -> Iterator[None]:
         os.close(lock)
 
 
+def check_writable(run_dir: str | os.PathLike[str]) -> None:
+    """Refuse a folder that cannot be made, or not be written into, without making it: a comparison asks before it starts."""
+    folder = Path(run_dir).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise _not_writable(run_dir, os.strerror(errno.ENOTDIR))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise _not_writable(run_dir, os.strerror(errno.EACCES))
+
+
+def _not_writable(folder: str | os.PathLike[str], reason: str) -> BadInput:
+    return BadInput(f"the run folder {folder} cannot be written ({reason}); use another --run-dir")
+
+
 def _sweep(folder: Path) -> None:
     """Remove what a process that was killed while it wrote has left; nobody writes now."""
     for old in (folder / CHECKPOINTS).glob(".step-*.old"):
@@ -76,4 +90,4 @@ def _take(folder: Path) -> int:
         return fd
     except OSError as problem:
         reason = problem.strerror or str(problem)
-        raise BadInput(f"the run folder {folder} cannot be written ({reason}); use another --run-dir") from None
+        raise _not_writable(folder, reason) from None

@@ -79,7 +79,8 @@ def cleaned(nest: Any) -> Any:
 
 def fits(value: Any, form: Any) -> bool:
     """Whether a value has a form: an annotation (plain types, unions, lists, tuples, dicts by text, Any), or one
-    drawn: {key: form} for an object with some of these keys, [form] for a list, (form, form) for a choice."""
+    drawn: {key: form} for an object with some of these keys, [form] for a list, (form, form) for a choice, a range for
+    a whole number within it."""
     if form is Any:
         return True
     if form in (None, type(None)):
@@ -90,6 +91,8 @@ def fits(value: Any, form: Any) -> bool:
         return type(value) is int and abs(value) < LARGEST
     if form is float:
         return type(value) in (int, float) and abs(value) < LARGEST  # (false for what is not finite)
+    if isinstance(form, range):
+        return type(value) is int and value in form
     if isinstance(form, dict):
         return isinstance(value, dict) and all(fits(value[key], inner) for key, inner in form.items() if key in value)
     kind, inners = (type(form), form) if isinstance(form, list | tuple) else (get_origin(form), get_args(form))

@@ -102,6 +102,9 @@ def _parse_options(kind: type[Strategy], text: str) -> dict[str, Any]:
     return options
 
 
+IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+
+
 def _convert(strategy: str, key: str, text: str, wanted: Any) -> Any:
     """A string as the type a field wants; lists are written 3+2+4."""
     union = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
@@ -119,5 +122,5 @@ def _convert(strategy: str, key: str, text: str, wanted: Any) -> Any:
                 return tuple(item(piece) for piece in text.split("+"))
         except (ValueError, KeyError):
             continue
-    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in alternatives)
+    names = " or ".join(IN_WORDS.get(kind, "a list such as 3+2") for kind in alternatives)
     raise BadInput(f"{strategy}:{key} must be {names} (found {text!r})")

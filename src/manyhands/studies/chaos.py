@@ -36,7 +36,8 @@ from ..world.launch.by_value import pack, unpack
 from .faults import FAULTS, Fault
 
 STEPS, EVERY, STALL_SECONDS, LIMIT_SECONDS = 30, 5, 3.0, 120.0
-_VANISH_SECONDS = 2.0  # processes may take this long to be gone
+SHARED = Path("/dev/shm")
+_VANISH_SECONDS = 20.0  # processes may take this long to be gone: two seconds, and more on a busy machine
 KEYS = (
     "strategy", "fault", "rank", "step", "outcome", "detected_seconds", "resumed_seconds", "steps_repeated",
     "samples_lost", "samples_doubled", "weights_equal", "left_behind",
@@ -167,8 +168,15 @@ def left_behind(since: float, folder: Path) -> list[str]:
     while survivors(since) and time.time() < until:
         time.sleep(0.05)
     files = [f"file {path.name}" for path in [*folder.glob(".running"), *(folder / CHECKPOINTS).glob(".*")]]
-    memory = [f"shared memory {path.name}" for path in Path("/dev/shm").glob("*manyhands*")]
+    memory = [f"shared memory {path.name}" for path in SHARED.glob("*manyhands*") if _made(path) >= since]
     return survivors(since) + files + memory
+
+
+def _made(path: Path) -> float:
+    try:
+        return path.stat().st_ctime
+    except FileNotFoundError:  # it has gone meanwhile
+        return 0.0
 
 
 def survivors(since: float) -> list[str]:

@@ -22,6 +22,7 @@ from ..errors import BadInput, RankFailed, Refused
 from ..record import first_loss, slow_rank
 from ..record.neighbours import Neighbours
 from ..record.run import Run
+from ..record.run_folder import check_writable
 from ..record.run_forecast import learn_forecast
 from ..record.trackers.log import Logs
 from ..strategies.contract import Strategy
@@ -34,7 +35,7 @@ from ..world.engines.choose import opened
 from ..world.engines.local import Local
 from .compare_progress import CompareProgress
 from .contenders import Contender, contenders
-from .growing_batch import Recipe, give_tasks
+from .growing_batch import Recipe, give_tasks, too_few_samples
 from .rounds import take_rounds
 from .runs import Runs
 
@@ -81,6 +82,8 @@ def compare(
     if rounds < 0:
         raise BadInput(f"rounds must be 0 or more (found {rounds})")
     settings = FitSettings.of(run_dir=run_dir, time_limit=time_limit, progress=progress, **keywords)
+    if run_dir is not None:
+        check_writable(run_dir)
     with opened(settings.on, PRELOAD) as engine:
         rows = engine.agreed(lambda: contenders(strategies, ranks, threads, engine, settings.survives))
         give_tasks(task, rows, scale_batch)
@@ -121,10 +124,12 @@ def _fit_and_measure(
             neighbours.begin()  # the speeds are those of the rounds
         _measure_rounds(rows, rounds, round_seconds, settings, shown)
         shown.end()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ending:
         shown.say("interrupted: keeping what was finished")
+        measured = getattr(ending, "run", None)  # of the row that was training: run_fit keeps what is known of it
         for row in rows:
-            row.run = row.run or _without_figures(row, "stopped", "interrupted before it ended")
+            if row.run is None:
+                row.run, measured = measured or _without_figures(row, "stopped", "interrupted before it ended"), None
         return True
     return False
 
@@ -194,6 +199,8 @@ def _finish(row: Contender, run_dir: str | os.PathLike[str] | None, comparison: 
     assert run is not None
     run.comparison, run.asked, run.batch_per_rank = comparison, row.asked, row.batch_per_rank
     run.notes += row.notes
+    if row.batch_per_rank is not None:
+        run.notes += too_few_samples(run)
     if run.threads is None:
         run.threads = row.threads
     if run.steps:

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import nn
 
+from ..record.run import Run
 from ..task import Task
 from .contenders import Contender
 
@@ -28,6 +29,17 @@ def give_tasks(task: Task, rows: Iterable[Contender], scale_batch: bool | Recipe
                 row.notes.append(
                     f"batch of {batch}: {task.batch_size} for each of {row.ranks} ranks; {_rate(task, row.task)}"
                 )
+
+
+def too_few_samples(run: Run) -> list[str]:
+    """A batch cannot grow beyond the data: then the ranks of a row share fewer samples than its batch size says."""
+    found = run.epochs[0].get("samples") if run.epochs else None
+    if not found or run.batch_size is None or found >= run.batch_size:
+        return []
+    return [
+        f"the training data has {found} samples, fewer than a batch of {run.batch_size}: each of {run.ranks} ranks had "
+        f"about {found / run.ranks:.3g} of them, so this row does not show how a growing batch scales"
+    ]
 
 
 def _rate(task: Task, grown: Task) -> str:

@@ -44,6 +44,8 @@ def builtin() -> dict[str, str]:
 
 def declared_task(name: str) -> tuple[tuple[declared.Option, ...], str]:
     """The options of a built-in task, and an example; torch is not needed."""
+    if task_file(name) is not None:
+        raise BadInput(f"{name} is a file of your own; the built-in tasks are: {', '.join(builtin())}")
     check_names(name)
     path = FOLDER / f"{name}.py"
     return declared.options(path, "make"), declared.example(path, "make")
@@ -223,4 +225,6 @@ def _where(error: BaseException, path: Path) -> str:
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if isinstance(error, ImportError) and "relative import" in said:
+        said += "; a task file is loaded by itself: import files beside it by their names (import model, not from . import model)"
     return f"line {lines[-1]}: {said}" if lines else said

@@ -1,4 +1,4 @@
-"""What the caller knows of a fit that is interrupted: its ranks are gone, but rank 0 had told how far it was."""
+"""What the caller knows of a fit that ended without an outcome: its ranks are gone, but rank 0 had told how far it was."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class KnownSoFar:
         run.phases_ms = dict(zip(PHASES, (value / steps / 1e6 for value in nanoseconds), strict=True))
         run.samples_per_second = rate
         run.samples = round(rate * run.seconds) if rate else None
-        run.notes.append(f"interrupted after step {steps}: time and phases are those of rank 0")
+        run.notes.append(f"ended after step {steps}: time and phases are those of rank 0")

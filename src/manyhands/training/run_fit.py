@@ -103,6 +103,12 @@ def _run_on(engine: Engine, task: Task, strategy: Strategy, settings: FitSetting
             known.fill(run)
             ending.run = _ended(run, "stopped", "interrupted (Ctrl-C)", folder)  # type: ignore[attr-defined]
             raise
+        except ManyhandsError:
+            raise
+        except Exception as problem:  # a callback's own: no record of an earlier run may pass for this one's
+            known.fill(run)
+            _ended(run, "failed", f"{type(problem).__name__}: {problem}", folder)
+            raise
         finally:
             live.close()
         if outcome is not None:

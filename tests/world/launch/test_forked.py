@@ -34,6 +34,7 @@ def whole_fit() -> str:
     return str(mh.fit(toy(), max_steps=3, progress=False).weights_sha256)
 
 
+@pytest.mark.filterwarnings("ignore:This process")  # is multi-threaded: newer Pythons say so, and that is the test
 @pytest.mark.parametrize("train", [until_the_launch, pytest.param(whole_fit, marks=pytest.mark.soak)])
 def test_a_fit_in_a_forked_child_ends(train: Callable[[], str], two_threads: None) -> None:
     """Torch's threads did not come along with the fork: the first forward pass waited for them for ever."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -22,7 +24,7 @@ from manyhands.world.shm import backend as shm
 from manyhands.world.shm import group_memory as shm_memory
 from tests.world.shm.crew import Crew, gather_into, scatter_from, shared_files
 
-SOON = 20  # seconds, ten times what it takes on an idle machine; the group's own limit is minutes
+SOON = 50  # seconds, many times what it takes on an idle machine; the group's own limit is minutes
 
 
 def all_reduce_forever(rank: int, victim: int, deed: str) -> None:
@@ -75,9 +77,10 @@ def test_a_dead_rank_ends_backward(doomed: Crew) -> None:
 
 
 def miss_a_subgroup(rank: int) -> RankFailed | None:
-    pair = dist.new_group([1, 2], timeout=timedelta(seconds=0.3))
+    pair = dist.new_group([1, 2])
     try:
         if rank == 1:
+            pair.set_timeout(timedelta(seconds=0.3))  # not before: all meet to make the group
             dist.all_reduce(torch.ones(1), group=pair)
     except RankFailed as failure:
         return failure
@@ -102,8 +105,9 @@ def test_killing_all_ranks_leaves_nothing(doomed: Crew) -> None:
 
 def one_is_late(rank: int, what: str) -> None:
     dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.6))
     if rank == 1:
-        time.sleep(1.2)  # twice what the others wait at most
+        time.sleep(6)  # ten times what the others wait at most
     elif what == "all_reduce":
         dist.all_reduce(torch.ones(1))
     elif what == "recv":
@@ -129,7 +133,7 @@ LATE = {
 def test_a_late_rank_is_named(crew: Crew, what: str) -> None:
     ranks = 3 if what == "anyone" else 2
     with pytest.raises(RankFailed, match=LATE[what]):
-        crew.run(one_is_late, ranks, what, timeout=timedelta(seconds=0.6))
+        crew.run(one_is_late, ranks, what)
 
 
 def disagree(rank: int, what: str) -> None:
@@ -261,17 +265,22 @@ def sum_of_ones(group: shm.SharedMemoryGroup) -> float:
     return tensor[-1].item()
 
 
-def traces_of_groups() -> tuple[int, int, list[str]]:
+def traces_of_groups() -> Counter[str]:
+    """Threads, descriptors and mapped memory. What other tests have left may go meanwhile: only what is more counts."""
+    found = Counter(f"thread {thread.name}" for thread in threading.enumerate())
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[f"descriptor {re.sub('[0-9]+', 'N', os.readlink(f'/proc/self/fd/{fd}'))}"] += 1
     with open("/proc/self/maps") as maps:
-        mapped = [line for line in maps if "manyhands" in line]
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), mapped
+        found.update(f"memory {line.split()[-1]}" for line in maps if "manyhands" in line)
+    return found
 
 
 def test_a_destroyed_group_leaves_no_thread_no_descriptor_and_no_memory() -> None:
     before = traces_of_groups()
     for _ in range(3):
         assert in_one_process(2, sum_of_ones) == [2, 2]
-    assert traces_of_groups() == before
+    assert traces_of_groups() - before == Counter()
 
 
 @pytest.mark.parametrize("without", ["memfd", "proc"])
@@ -289,7 +298,7 @@ def test_without_memfd_or_proc_a_file_serves_and_goes(monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "open", open_but_not_proc)
     before, files = traces_of_groups(), shared_files()
     assert in_one_process(3, sum_of_ones) == [3, 3, 3]
-    assert traces_of_groups() == before
+    assert traces_of_groups() - before == Counter()
     assert shared_files() <= files
 
 

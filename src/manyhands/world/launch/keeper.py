@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 
-MOMENT = 1.0  # seconds that the report of a death may take
+MOMENT = 5.0  # seconds that the report of a death may take, on a busy machine
 END_LIMIT = 5.0  # seconds the keeper may take to kill everything (it takes milliseconds)
 
 
