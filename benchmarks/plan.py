@@ -1,7 +1,7 @@
 """How good forecasts are: plan first, compare afterwards, and score; task after task, with every strategy.
 
     python -m benchmarks.plan --ranks 2                     six tasks, every strategy on 2 ranks
-    python -m benchmarks.plan lenet gpt --ranks 2 --no-trials
+    python -m benchmarks.plan lenet gpt --ranks 2,4 --budget 120
 
 Forecasts are kept and the comparisons made in one folder (default: a temporary one), so that `manyhands plan --score`
 shows the same figures again. What is compared is not what was tried: the rows are fitted and measured in rounds afterwards.
@@ -10,8 +10,10 @@ shows the same figures again. What is compared is not what was tried: the rows a
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +24,9 @@ from torch import nn
 import manyhands as mh
 from manyhands.record.run import environment
 from manyhands.strategies.table import TABLE
+from manyhands.studies.contenders import contenders
+from manyhands.studies.plan.calibrate import Calibration
+from manyhands.studies.plan.forecasts import Forecaster, Place
 from manyhands.studies.plan.plan import kept, plan
 from manyhands.studies.plan.score import score
 
@@ -45,14 +50,24 @@ def deep_mlp() -> mh.Task:
     )
 
 
-TASKS = {
-    "lenet": lambda: mh.load_task("glyphs"),
-    "mobilenet": lambda: mh.load_task("cifar10:width=0.25").replace(batch_size=32),
-    "mlp": deep_mlp,
-    "lstm": lambda: mh.load_task("reviews"),
-    "gpt": lambda: mh.load_task("shakespeare:model=gpt"),
-    "sparse": lambda: mh.load_task("sparse"),
+TASKS = {  # and the steps of a job: those of a second or so, on two cores
+    "lenet": (lambda: mh.load_task("glyphs"), 400),
+    "mobilenet": (lambda: mh.load_task("cifar10:width=0.25").replace(batch_size=32), 50),
+    "mlp": (deep_mlp, 200),
+    "lstm": (lambda: mh.load_task("reviews"), 140),
+    "gpt": (lambda: mh.load_task("shakespeare:model=gpt"), 20),
+    "sparse": (lambda: mh.load_task("sparse"), 400),
 }
+
+
+def simulated_alone(
+    found: Calibration, strategies: list[str], ranks: list[int]
+) -> dict[tuple[str, int, int | None], float]:
+    """What the simulation would have said without any trial of whole rows."""
+    rows = contenders(strategies, ranks, None)
+    forecaster = Forecaster(dataclasses.replace(found, trials={}), rows, Place())
+    forecasts = [forecaster.forecast(row) for row in rows]
+    return {(one.strategy, one.ranks, one.threads): one.samples_per_second or 0.0 for one in forecasts}
 
 
 def main() -> None:
@@ -62,32 +77,25 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(TABLE))
     parser.add_argument("--budget", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of every whole fit, about")
-    parser.add_argument("--no-trials", action="store_true")
     parser.add_argument("--folder", type=Path)
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="plan-"))
     ranks = [int(count) for count in chosen.ranks.split(",")]
     print(json.dumps(environment()))
+    names, without = chosen.strategies.split(","), []
     for name in chosen.tasks:
-        task = TASKS[name]().replace(name=name, test=None)
+        make, steps = TASKS[name]
+        task = make().replace(name=name, test=None)
         began = time.monotonic()
-        found = plan(
-            task, chosen.strategies.split(","), ranks=ranks, budget=chosen.budget, trials=not chosen.no_trials,
-            runs=folder, max_steps=10_000,
-        )  # fmt: skip
+        found = plan(task, names, ranks=ranks, budget=chosen.budget, runs=folder, max_steps=steps)
         kept(found, folder)
         planned = time.monotonic() - began
+        simulated = simulated_alone(found.calibration, names, ranks)
         time.sleep(1.0)  # ledger and records count whole seconds
-        slowest = max(one.step_ms for one in found.forecasts if one.feasible and one.step_ms)
-        steps = max(20, min(400, int(1000 * chosen.seconds / slowest)))
         runs = mh.compare(
-            task, chosen.strategies.split(","), ranks=ranks, rounds=chosen.rounds, max_steps=steps, progress=False,
-            run_dir=folder / name,
-        )  # fmt: skip
-        print(
-            f"\n{name}: planned in {planned:.0f} s, compared in {time.monotonic() - began - planned:.0f} s ({steps} steps)"
+            task, names, ranks=ranks, rounds=chosen.rounds, max_steps=steps, progress=False, run_dir=folder / name
         )
+        print(f"\n{name}: planned in {planned:.0f} s, compared in {time.monotonic() - began - planned:.0f} s")
         for run in runs:
             kept_forecast = run.forecast or {}
             forecast, measured = kept_forecast.get("samples_per_second"), run.samples_per_second
@@ -96,11 +104,14 @@ def main() -> None:
                 continue
             low, high = kept_forecast["interval"]
             held = "held" if low <= measured <= high else "missed"
+            alone = simulated.get((run.label, run.ranks, run.threads), 0.0) / measured - 1
+            without += [abs(alone)] if run.strategy != "single" else []
             print(
-                f"  {run.label:<32} {run.ranks:>3} {forecast:>9,.0f} {measured:>9,.0f} "
-                f"{100 * (forecast / measured - 1):>+6.1f} % {held:<6} {kept_forecast['basis']}"
+                f"  {run.label:<32} {run.ranks:>3} {forecast:>9,.0f} {measured:>9,.0f} {forecast / measured - 1:>+7.1%} "
+                f"{held:<6} {kept_forecast['basis']}, simulated alone {alone:+.1%}"
             )
         print(f"  best: {found.best.strategy if found.best else None}", flush=True)
+    print(f"simulated alone, without `single`: median error {statistics.median(without):.1%} of {len(without)} rows")
     result = score(folder)
     print(json.dumps({"summary": result["summary"], "by_strategy": result["by_strategy"]}, indent=1))
 

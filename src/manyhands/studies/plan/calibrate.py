@@ -39,7 +39,7 @@ from .transport import Kinds, Transport, copy_seconds_per_byte, measure
 MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
-START_SECONDS = 1.2  # of a slice, beside its steps: a guess for the first round
+START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
 FOR_THE_REST = 0.15  # of the budget: transport, building the task
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
@@ -184,16 +184,21 @@ class _Bench:
 
     def run(self) -> None:
         """Every second round backwards; slices are as long as the budget allows for."""
+        starts: list[float] = []
         for number in range(ROUNDS):
             turn = [variant for variant in self.variants if variant.problem is None]
             for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
-                left = self.until - time.monotonic()
-                if left < START_SECONDS and (number or variant not in self._parts.values()):
+                start = statistics.fmean(starts) if starts else START_SECONDS
+                began = time.monotonic()
+                if self.until - began < start and (number or variant not in self._parts.values()):
                     return
-                rounds = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
-                seconds = min(LONGEST, max(SHORTEST, left / rounds - START_SECONDS))
+                left = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
+                seconds = min(LONGEST, max(SHORTEST, (self.until - began) / left - start))
                 self.say(f"round {number + 1}: {variant.label}")
-                variant.slices.append(run_slice(variant, seconds))
+                run = run_slice(variant, seconds)
+                variant.slices.append(run)
+                if run is not None:
+                    starts.append(time.monotonic() - began - (run.seconds or 0.0))
 
     # ------------------------------------------------------------ what came of it
 

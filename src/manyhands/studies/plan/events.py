@@ -219,7 +219,7 @@ class _Simulation:
                 return False
             case Await(name):
                 key = (name, process.counts[name] - 1)
-                if self.ends.get(key, math.inf) <= self.now:
+                if self.ends.get(key, math.inf) <= self.now + TINY:
                     return False
                 self._block(process)
                 self.awaiting[key].append(process)
@@ -229,7 +229,7 @@ class _Simulation:
                 self._at(self.now + seconds, lambda: self._deliver(name))
                 return False
             case Receive(name):
-                if self.messages[name] and self.messages[name][0] <= self.now:
+                if self.messages[name] and self.messages[name][0] <= self.now + TINY:
                     self.messages[name].popleft()
                     return False
                 self._block(process)

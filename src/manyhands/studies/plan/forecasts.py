@@ -22,7 +22,7 @@ from ...record.run import Run
 from ...strategies.contract import Strategy, admit, processes
 from ...strategies.job import trained_parameters
 from ..contenders import Contender
-from ..slices import steady_ms
+from ..slices import WARM_UP, steady_ms
 from .calibrate import Calibration, key, memory_of, phase_seconds
 from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
@@ -84,7 +84,7 @@ class Forecaster:
         simulated = self._simulate(row, prepared, hosts)
         batch = self.found.job.task.batch_size
         if tried:
-            speeds = [1000 * batch / steady_ms(one) for one in tried]
+            speeds = [self._speed(one) for one in tried]
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
             phases = {name: 1000 * value for name, value in phase_seconds(tried).items()}
         else:
@@ -127,6 +127,13 @@ class Forecaster:
 
     # ------------------------------------------------------------ speed
 
+    def _speed(self, tried: Run) -> float:
+        """Of the whole job, in which the first steps are as slow as in the trial: caches fill, memory is taken."""
+        steps, steady = self.found.job.total_steps, steady_ms(tried)
+        first = tried.durations_ms[: math.floor(len(tried.durations_ms) * WARM_UP)][:steps]
+        lost = max(0.0, sum(first) - len(first) * steady)
+        return 1000 * steps * self.found.job.task.batch_size / (steps * steady + lost)
+
     def _simulate(self, row: Contender, prepared: Any, hosts: int) -> Simulated:
         assert row.strategy is not None
         strategy, job = row.strategy, self.found.job
@@ -161,7 +168,7 @@ class Forecaster:
         if key(nearest) not in self._local:
             assert nearest.strategy is not None
             self._local[key(nearest)] = self._simulate_here(nearest)
-        speeds = [1000 * self.found.job.task.batch_size / steady_ms(one) for one in self.found.trials[key(nearest)]]
+        speeds = [self._speed(one) for one in self.found.trials[key(nearest)]]
         factor = statistics.median(speeds) / self._local[key(nearest)].samples_per_second
         return factor, abs(math.log2(row.ranks / nearest.ranks)) + (self.place.hosts > 1)
 
