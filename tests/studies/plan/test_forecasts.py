@@ -114,7 +114,8 @@ def test_a_link_between_hosts_adds_the_ring_of_its_closed_form() -> None:
     one = forecasts(["ddp"], [4], found, Place(hosts=4, link=link))["ddp", 4]
     ring = 2 * 3 * (1e-3 + size / 4 / 1e6)
     assert one.step_ms == pytest.approx(2.0 + 1000 * ring)
-    assert one.bytes_per_step["network"] == 2 * 3 * size
+    assert one.bytes_per_step["network"] == pytest.approx(2 * 3 * size)
+    assert one.bytes_per_step["memory"] == pytest.approx(4 * size)  # what the record counts: every rank hands over all
 
 
 def test_what_shares_memory_is_not_feasible_over_hosts() -> None:
@@ -155,3 +156,11 @@ def test_a_collective_of_more_members_than_were_tried_grows_as_it_did() -> None:
     assert Transport(tried).seconds("all_reduce", 1500, 2) == pytest.approx(1.5)
     assert Transport(tried).seconds("all_reduce", 1000, 8) == pytest.approx(4.0)
     assert Transport(tried).seconds("all_reduce", 1000, 1) == 0.0
+
+
+def test_a_pipeline_sends_activations_over_the_link_and_not_its_gradients() -> None:
+    found = calibration()
+    one = forecasts(["pipeline"], [2], found, Place(hosts=2, link=Link(1e9, 0.0)))["pipeline", 2]
+    assert (
+        0 < one.bytes_per_step["network"] < 2 * 32 * 32 * 4 * 1.01
+    )  # 32 samples of at most 32 numbers, there and back

@@ -49,13 +49,12 @@ def summed_in_buckets(
 def sharded(costs: Costs, process: int, step: int, *, ranks: int) -> Iterator[Act]:
     """Each unit is gathered before its passes, and its gradient scattered after; a rank updates its shard."""
     part, units = costs.part(costs.batch_size / ranks), max(1, costs.units)
-    gather = costs.gather(costs.weight_bytes / units, ranks)
     yield from _phases(part, BEFORE)
     for unit in range(units):
-        yield Meet(f"gather {unit}", ranks, gather)
+        yield Meet(f"gather {unit}", ranks, costs.gather(costs.weight_bytes / units, ranks))
         yield Work("forward", part["forward"] / units)
     for unit in reversed(range(units)):
-        yield Meet(f"gather again {unit}", ranks, gather)
+        yield Meet(f"gather again {unit}", ranks, costs.gather(costs.weight_bytes / units, ranks))
         yield Work("backward", part["backward"] / units)
         yield Meet(f"scatter {unit}", ranks, costs.gather(costs.trained_bytes / units, ranks))
     yield Work("update", part["update"] / ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +30,9 @@ class MeasuredCosts:
     units: int = 1
     hosts: Sequence[int] = field(default_factory=tuple)  # where each process is
     link: Link | None = None  # between hosts
+    handed_over: Counter[str] = field(
+        default_factory=Counter, compare=False
+    )  # bytes by link, as timelines ask for costs
 
     def part(self, samples: float) -> dict[str, float]:
         return {
@@ -56,16 +60,23 @@ class MeasuredCosts:
 
     def message(self, size: float, sender: int, receiver: int) -> float:
         if self.link is not None and self.hosts and self.hosts[sender] != self.hosts[receiver]:
+            self.handed_over["network"] += size
             return self.link.seconds + size / self.link.bytes_per_second
+        self.handed_over["memory"] += size
         return self.transport.seconds("message", size, 2)
 
     def _over_hosts(self, kind: str, size: float, members: int, passes: int) -> float:
-        """Among those of each host first, then in a ring of hosts: 2 (h - 1) messages of size / h for a sum, half for a gather."""
+        """Among those of each host first, then in a ring of hosts: 2 (h - 1) messages of size / h for a sum, half for a gather.
+
+        Asked by each of the members, who all hand over their part.
+        """
         hosts = len(set(self.hosts)) or 1
+        self.handed_over["memory"] += size if passes == 2 else size / members
         if hosts == 1 or self.link is None:
             return self.transport.seconds(kind, size, members)
         inside = self.transport.seconds(kind, size, max(1, members // hosts))
         steps = passes * (hosts - 1)
+        self.handed_over["network"] += steps * size / members
         return inside + steps * (self.link.seconds + size / hosts / self.link.bytes_per_second)
 
 

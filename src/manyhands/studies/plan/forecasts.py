@@ -32,6 +32,7 @@ TRIED, SIMULATED = "measured", "simulated"
 # Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a
 # simulated row adds for every doubling of ranks beyond what was tried.
 FLOOR, UNTRIED, PER_DOUBLING = 0.05, 0.12, 0.05
+STEPS, WARM = 16, 8  # that are simulated, and those of them that do not count: local_sgd averages in every eighth
 T80 = {1: 3.08, 2: 1.89, 3: 1.64, 4: 1.53}  # of Student's distribution, by degrees of freedom
 
 
@@ -107,7 +108,7 @@ class Forecaster:
             step_ms=1000 * batch / speed,
             phases_ms=phases,
             memory_bytes=None if memory is None else int(memory),
-            bytes_per_step=self._bytes(row, tried, simulated, hosts),
+            bytes_per_step=self._bytes(tried, simulated),
             threads=row.threads,
             hosts=hosts,
             batch_size=batch,
@@ -155,7 +156,7 @@ class Forecaster:
         timeline = strategy.traits.timeline
         assert timeline is not None, f"{strategy.name} tells no timeline"
         cores = (self.place.cores or self.found.cores) / threads
-        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, steps=16, warm=8)
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM)
         return Simulated(outcome, costs, job.task.batch_size / outcome.step_seconds)
 
     def _correction(self, row: Contender) -> tuple[float, float]:
@@ -193,23 +194,11 @@ class Forecaster:
         samples = self.found.job.task.batch_size / held
         return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
 
-    def _bytes(self, row: Contender, tried: Sequence[Run] | None, simulated: Simulated, hosts: int) -> dict[str, float]:
-        """Handed over per step, by link."""
-        found: dict[str, float] = {}
-        nearest = tried or next(
-            (
-                self.found.trials[key(other)]
-                for other in self.rows
-                if other.asked == row.asked and key(other) in self.found.trials
-            ),
-            None,
-        )
-        if nearest and nearest[0].communication_bytes is not None:
-            scale = row.ranks / max(1, nearest[0].ranks)
-            found["memory"] = nearest[0].communication_bytes * scale
-        if hosts > 1:
-            found["network"] = 2 * (hosts - 1) * simulated.costs.trained_bytes
-        return found
+    def _bytes(self, tried: Sequence[Run] | None, simulated: Simulated) -> dict[str, float]:
+        """Handed over per step, by link: as counted in a trial, or as the timelines asked for it."""
+        if tried and (counted := tried[0].communication_bytes) is not None:
+            return {"memory": counted}
+        return {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
 
 
 def _half(speeds: Sequence[float]) -> float:
