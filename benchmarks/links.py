@@ -48,7 +48,7 @@ def ip(*words: str) -> None:
 
 
 @contextmanager
-def two_hosts(rate: str) -> Iterator[list[tuple[str, str, str]]]:
+def two_hosts(rate: str, burst: str = "256kb") -> Iterator[list[tuple[str, str, str]]]:
     """(name space, network card, address) of each."""
     number = os.getpid() % 250
     hosts = [(f"mhl{number}{end}", f"mhc{number}{end}", f"10.78.{number}.{side}") for side, end in ((1, "a"), (2, "b"))]
@@ -61,7 +61,7 @@ def two_hosts(rate: str) -> Iterator[list[tuple[str, str, str]]]:
             ip("-n", space, "address", "add", f"{address}/24", "dev", card)
             for device in ("lo", card):
                 ip("-n", space, "link", "set", device, "up")
-            limit = ["qdisc", "add", "dev", card, "root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+            limit = ["qdisc", "add", "dev", card, "root", "tbf", "rate", rate, "burst", burst, "latency", "50ms"]
             subprocess.run(["tc", "-n", space, *limit], check=True)
         yield hosts
     finally:

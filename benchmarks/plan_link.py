@@ -17,12 +17,15 @@ import sys
 
 from links import two_hosts
 
-STEPS, WARM = 60, 10
+STEPS, WARM = 64, 16
+BURST = (
+    "64kb"  # that passes at full speed after a pause: a larger one would carry the averages of local_sgd for nothing
+)
 
 
 def measured(rate: str, task: str, strategy: str) -> float:
     """Milliseconds per step of a rank on each host."""
-    with two_hosts(rate) as hosts:
+    with two_hosts(rate, BURST) as hosts:
         ranks = []
         for rank, (space, card, _) in enumerate(hosts):
             place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "GROUP_WORLD_SIZE": 2}

@@ -164,3 +164,12 @@ def test_a_pipeline_sends_activations_over_the_link_and_not_its_gradients() -> N
     assert (
         0 < one.bytes_per_step["network"] < 2 * 32 * 32 * 4 * 1.01
     )  # 32 samples of at most 32 numbers, there and back
+
+
+def test_what_a_link_adds_is_not_corrected_by_trials_of_this_host() -> None:
+    """The ratio of trial to simulation was applied to the time on the network too, which nothing here had measured."""
+    link, tried = Link(1e6, 0.0), {("ddp", 2, 1): [slice_of(5.0)] * 3}
+    size = sum(parameter.nbytes for parameter in calibration().job.model.parameters())
+    one = forecasts(["ddp"], [2], calibration(trials=tried), Place(hosts=2, link=link))["ddp", 2]
+    assert one.step_ms == pytest.approx(5.0 + 1000 * size / 1e6)
+    assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)

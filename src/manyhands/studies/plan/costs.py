@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,9 +30,8 @@ class MeasuredCosts:
     units: int = 1
     hosts: Sequence[int] = field(default_factory=tuple)  # where each process is
     link: Link | None = None  # between hosts
-    handed_over: Counter[str] = field(
-        default_factory=Counter, compare=False
-    )  # bytes by link, as timelines ask for costs
+    # bytes by link, added up as timelines ask for costs
+    handed_over: dict[str, float] = field(default_factory=lambda: defaultdict(float), compare=False)
 
     def part(self, samples: float) -> dict[str, float]:
         return {

@@ -90,9 +90,14 @@ class Forecaster:
             phases = {name: 1000 * value for name, value in phase_seconds(tried).items()}
         else:
             factor, doublings, basis = *self._correction(row), SIMULATED
-            speed = simulated.samples_per_second * factor
+            here = self._simulate_here(row) if hosts > 1 else simulated
+            beyond = max(
+                0.0, simulated.outcome.step_seconds - here.outcome.step_seconds
+            )  # what the link adds is no guess
+            speed = batch / (here.outcome.step_seconds / factor + beyond)
             half = (UNTRIED if factor == 1.0 else FLOOR) + PER_DOUBLING * doublings
-            phases = {name: 1000 * value / factor for name, value in simulated.outcome.mean(row.ranks).items()}
+            scale = batch / speed / simulated.outcome.step_seconds
+            phases = {name: 1000 * value * scale for name, value in simulated.outcome.mean(row.ranks).items()}
         memory = self._memory(row, tried)
         if self.place.memory is not None and memory is not None and memory > self.place.memory:
             needs, has = memory / 2**20, self.place.memory / 2**20
