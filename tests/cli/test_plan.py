@@ -48,7 +48,8 @@ def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> 
     assert "ddp" in out
 
 
-def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path) -> None:
+def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     words = (
         "plan",
         SMALL,
@@ -65,7 +66,11 @@ def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path) -> 
     fleet = ("--link", "100gbit,10us", "--mtbf", "30d", "--stragglers", "0.05", "--runs", str(tmp_path))
     code, out, _ = command(*words, *fleet)
     assert code == 0
-    assert "1,000 hosts" in out
+    assert "On 1,000 hosts, the batch of one on each:" in out
+    tables = [line for line in out.splitlines() if line.startswith(("strategy", "single", "ddp"))]
+    assert len(tables) == 6
+    assert all(len(line) <= 80 and "…" not in line for line in tables)
+    assert "~ simulated" in out
     assert "2,000" in out  # ranks
     assert "goodput" in out
     assert "not feasible: hogwild: it shares memory and cannot run over several hosts" in out

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..studies.plan.plan import Plan
 
 RUNS = Path("runs")
+SIMULATED = "~"
+LABEL_WIDTH = 22  # a longer name goes on in the next line
 
 
 @with_options(fit_options)
@@ -148,29 +150,31 @@ def _score(folder: Path, as_json: bool) -> None:
 
 
 def _show(found: Plan, priced: bool, hosts: int) -> None:
+    from ..pages import name_lines
     from . import terminal
 
     out = terminal.console()
-    cost = ("cost",) if priced else ()
-    headings = ("strategy", "ranks", "samples/s", "80 % interval", "memory", "to finish", *cost, "basis")
-    filled = terminal.table(headings, numbers=headings[1:-1])
-    for one in found.forecasts:
-        if not one.feasible or one.samples_per_second is None or one.interval is None:
-            continue
+    feasible = [one for one in found.forecasts if one.feasible]
+    headings = ["strategy", "ranks", "samples/s", "80 % interval", "memory", "to finish", *(["cost"] if priced else [])]
+    filled = terminal.table(headings, numbers=headings[1:], gap=1 if priced else 2)
+    for one in feasible:
+        assert one.samples_per_second is not None
+        assert one.interval is not None
         threads = f" ({one.threads} thread{'s' * (one.threads != 1)})" if one.strategy == "single" else ""
         low, high = one.interval
-        cells = [
-            f"{one.strategy}{threads}",
+        mark = SIMULATED if one.basis == "simulated" else ""
+        filled.add_row(
+            "\n ".join(name_lines(f"{one.strategy}{threads}", LABEL_WIDTH)),
             str(one.ranks),
-            f"{one.samples_per_second:,.0f}",
-            f"{low:,.0f}-{high:,.0f}",
-        ]
-        cells.append("-" if one.memory_bytes is None else f"{one.memory_bytes / 2**20:,.0f} MiB")
-        cells.append(_duration(one.seconds))
-        if priced:
-            cells.append("-" if one.cost is None else f"{one.cost:,.2f}")
-        filled.add_row(*cells, one.basis or "-")
+            f"{mark}{one.samples_per_second:,.0f}",
+            f"{100 * (low / one.samples_per_second - 1):+.0f} to {100 * (high / one.samples_per_second - 1):+.0f} %",
+            "-" if one.memory_bytes is None else f"{one.memory_bytes / 2**20:,.0f} MiB",
+            _duration(one.seconds),
+            *([f"{one.cost:,.2f}"] if one.cost is not None else []),
+        )
     out.print(filled)
+    if any(one.basis == "simulated" for one in feasible):
+        out.print(f"{SIMULATED} simulated; the others were tried for a moment")
     for one in found.forecasts:
         if not one.feasible:
             out.print(f"not feasible: {one.strategy} on {one.ranks}: {one.reason}", soft_wrap=True)
