@@ -173,3 +173,14 @@ def test_what_a_link_adds_is_not_corrected_by_trials_of_this_host() -> None:
     one = forecasts(["ddp"], [2], calibration(trials=tried), Place(hosts=2, link=link))["ddp", 2]
     assert one.step_ms == pytest.approx(5.0 + 1000 * size / 1e6)
     assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)
+
+
+def test_slow_first_steps_count_as_much_as_the_job_is_short() -> None:
+    """A job of a few steps was forecast as fast as the steady part of its trial; phases sum to the step all the same."""
+    task = make_task(batch_size=32)
+    tried = slice_of(4.0)
+    tried.durations_ms[:10] = [8.0] * 10
+    short = calibration(job=build(task, StepSettings(max_steps=40)), trials={("ddp", 2, 1): [tried] * 3})
+    one = forecasts(["ddp"], [2], short)["ddp", 2]
+    assert one.step_ms == pytest.approx((40 * 4.0 + 10 * 4.0) / 40)
+    assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)

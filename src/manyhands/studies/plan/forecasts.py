@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ class Forecaster:
         if tried:
             speeds = [self._speed(one) for one in tried]
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
-            phases = {name: 1000 * value for name, value in phase_seconds(tried).items()}
+            phases = phase_seconds(tried)
         else:
             factor, doublings, basis = *self._correction(row), SIMULATED
             here = self._simulate_here(row) if hosts > 1 else simulated
@@ -96,8 +96,7 @@ class Forecaster:
             )  # what the link adds is no guess
             speed = batch / (here.outcome.step_seconds / factor + beyond)
             half = (UNTRIED if factor == 1.0 else FLOOR) + PER_DOUBLING * doublings
-            scale = batch / speed / simulated.outcome.step_seconds
-            phases = {name: 1000 * value * scale for name, value in simulated.outcome.mean(row.ranks).items()}
+            phases = simulated.outcome.mean(row.ranks)
         memory = self._memory(row, tried)
         if self.place.memory is not None and memory is not None and memory > self.place.memory:
             needs, has = memory / 2**20, self.place.memory / 2**20
@@ -111,7 +110,7 @@ class Forecaster:
             samples_per_second=speed,
             interval=(speed * (1 - half), speed * (1 + half)),
             step_ms=1000 * batch / speed,
-            phases_ms=phases,
+            phases_ms=_filling(phases, 1000 * batch / speed),
             memory_bytes=None if memory is None else int(memory),
             bytes_per_step=self._bytes(tried, simulated),
             threads=row.threads,
@@ -204,6 +203,12 @@ class Forecaster:
         if tried and (counted := tried[0].communication_bytes) is not None:
             return {"memory": counted}
         return {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
+
+
+def _filling(phases: Mapping[str, float], whole: float) -> dict[str, float]:
+    """The same shares of another whole."""
+    scale = whole / (sum(phases.values()) or 1.0)
+    return {name: value * scale for name, value in phases.items()}
 
 
 def _half(speeds: Sequence[float]) -> float:
