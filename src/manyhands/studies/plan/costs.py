@@ -12,6 +12,7 @@ from ...model import Cut
 from ...record.run import PHASES
 from ...strategies.pieces.cut_model import EXAMPLE
 from ...strategies.timeline import Stage
+from .collectives import all_gather, hierarchical_all_reduce
 from .link import Link
 from .transport import Transport, between
 
@@ -52,31 +53,36 @@ class MeasuredCosts:
         return size * self.copy_per_byte
 
     def all_reduce(self, size: float, members: int) -> float:
-        return self._over_hosts("all_reduce", size, members, 2)
+        """Asked by each member, and each hands over all of its sum."""
+        self.handed_over["memory"] += size
+        inside = self.transport.seconds("all_reduce", size, self._on_a_host(members))
+        if self.link is None:
+            return inside
+        self.handed_over["network"] += 2 * (self._places - 1) * size / members
+        return hierarchical_all_reduce(self._places, size, self.link, inside)
 
     def gather(self, size: float, members: int) -> float:
-        return self._over_hosts("gather", size, members, 1)
+        """Asked by each member, and each hands over its part of the whole."""
+        self.handed_over["memory"] += size / members
+        inside = self.transport.seconds("gather", size, self._on_a_host(members))
+        if self.link is None:
+            return inside
+        self.handed_over["network"] += (self._places - 1) * size / members
+        return inside + all_gather(self._places, size, self.link)
 
     def message(self, size: float, sender: int, receiver: int) -> float:
-        if self.link is not None and self.hosts and self.hosts[sender] != self.hosts[receiver]:
+        if self.link is not None and self.hosts[sender] != self.hosts[receiver]:
             self.handed_over["network"] += size
             return self.link.seconds + size / self.link.bytes_per_second
         self.handed_over["memory"] += size
         return self.transport.seconds("message", size, 2)
 
-    def _over_hosts(self, kind: str, size: float, members: int, passes: int) -> float:
-        """Among those of each host first, then in a ring of hosts: 2 (h - 1) messages of size / h for a sum, half for a gather.
+    @property
+    def _places(self) -> int:
+        return len(set(self.hosts)) or 1
 
-        Asked by each of the members, who all hand over their part.
-        """
-        hosts = len(set(self.hosts)) or 1
-        self.handed_over["memory"] += size if passes == 2 else size / members
-        if hosts == 1 or self.link is None:
-            return self.transport.seconds(kind, size, members)
-        inside = self.transport.seconds(kind, size, max(1, members // hosts))
-        steps = passes * (hosts - 1)
-        self.handed_over["network"] += steps * size / members
-        return inside + steps * (self.link.seconds + size / hosts / self.link.bytes_per_second)
+    def _on_a_host(self, members: int) -> int:
+        return max(1, members // self._places)
 
 
 def stages_of(prepared: Any) -> tuple[Stage, ...]:
