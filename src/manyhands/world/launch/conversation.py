@@ -29,6 +29,7 @@ class Conversation(ABC):
         self.results: dict[int, Any] = {}
         self.failures: list[RankFailed] = []
         self.doubtful: list[RankFailed] = []  # those of them that may be consequences
+        self.spoke: set[int] = set()  # who said themselves why they failed
 
     @abstractmethod
     def heard(self) -> Iterator[tuple[int, str, Any]]:
@@ -66,6 +67,7 @@ class Conversation(ABC):
                     self.results[index] = content
                 elif kind == "failed":
                     self.failures.append(content)
+                    self.spoke.add(index)
                 elif kind == "gone":
                     if index not in self.results:
                         self.failures.append(self.death(index))
@@ -87,6 +89,7 @@ class Conversation(ABC):
                 causes = [item for item in self.failures if item.kind != "consequence" and item not in self.doubtful]
                 give_up = give_up or time.monotonic() + GRACE
                 if causes or time.monotonic() > give_up:
-                    exits = [item for item in self.failures if item in self.doubtful]  # rather than who missed them
+                    # rather than who missed them: those that went without a word, not those that told what they missed
+                    exits = [item for item in self.doubtful if item in self.failures and item.rank not in self.spoke]
                     raise (causes or exits or self.failures)[0]
         return [self.results[index] for index in self.expected]
