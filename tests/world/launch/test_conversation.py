@@ -48,7 +48,7 @@ def failed(kind: Kind) -> tuple[int, str, RankFailed]:
         ([(1, "gone", None), failed("consequence")], "it exited with code 3"),
         ([(1, "gone", None), failed("raised")], "rank 0: raised"),
         ([failed("consequence")], "rank 0: consequence"),
-        ([failed("consequence"), (0, "gone", None)], "rank 0: consequence"),  # its end told as a death hid the lost host
+        ([failed("consequence"), (0, "gone", None)], "rank 0: consequence"),  # not its own end
     ],
 )
 def test_who_exited_is_named_and_not_who_missed_it(words: Any, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
