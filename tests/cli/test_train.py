@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -133,3 +134,34 @@ def test_the_line_comes_from_train_and_compare(command: Command, monkeypatch: py
         assert "5000 processes need at least" in err
         assert len(err.splitlines()) == 1
     assert not os.path.exists("runs")
+
+
+def test_timings_say_where_the_time_went(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TASK)
+    code, out, err = command("train", "mine.py:plain", "--quiet", "--device", "cpu", "--timings", "--max-steps", "2")
+    assert code == 0, err
+    line = out.strip().splitlines()[-1]
+    assert re.fullmatch(
+        r"  \d+\.\d s since the start of the command: before the fit \d+\.\d(, [a-z]+ \d+\.\d)*", line
+    ), line
+
+
+def test_ranks_import_torch_while_the_command_does(tmp_path: Path) -> None:
+    """The server of the ranks was started when the command had imported torch itself: a second later than it could be."""
+    code = """
+import sys
+from manyhands.world.launch import fork_server
+import manyhands.cli.inputs as inputs
+def warm_up(preload=()):
+    print("torch" in sys.modules)
+    raise SystemExit
+inputs.warm_up = warm_up
+sys.argv = ["manyhands", *sys.argv[1:]]
+from manyhands.cli import main
+main()
+"""
+    for words in (["train", "glyphs", "ddp"], ["compare"], ["plan"], ["diagnose"], ["tune"], ["verify"], ["chaos"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout == "False\n", (words, done.stderr)

@@ -34,6 +34,10 @@ def test_the_record_holds_what_the_design_promises() -> None:
     assert record["seconds"] == pytest.approx(record["steps"] * sum(record["phases_ms"].values()) / 1000, rel=1e-6)
     assert record["samples_per_second"] == pytest.approx(record["samples"] / record["seconds"])
     assert record["step_ms"]["p10"] <= record["step_ms"]["median"] <= record["step_ms"]["p90"]
+    parts = dict(record["timings"])
+    assert parts.pop("total") == pytest.approx(sum(parts.values()), rel=1e-6)
+    assert parts["training"] == record["seconds"]
+    assert min(parts["data"], parts["checks"], parts["ranks"]) > 0
     assert [entry["epoch"] for entry in record["epochs"]] == [1, 2]
     assert all(entry["samples"] == SAMPLES and entry["learning_rate"] == 0.1 for entry in record["epochs"])
     assert record["epochs"][-1]["test_accuracy"] == record["test"]["accuracy"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import BadInput
-from .inputs import check_names, new_folder, read_task, task_source
+from .inputs import begin, new_folder, read_task, task_source
 from .options import AsJson, Quiet, StrategyArgument, fit_options, restart_options, task_names, with_options
 
 
@@ -39,7 +39,7 @@ def diagnose(
     It changes one thing at a time, measures each change, and names the one that helps most and by how much.
     """
     if not _is_run(task):
-        check_names(task, strategy)
+        begin(task, strategy, on=chosen["on"])
     from . import tables, terminal
 
     if _is_run(task):

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
+from ..training import PRELOAD
 from ..world.engines.requeue import job_number, requeues
+from ..world.launch.fork_server import warm_up
+from ..world.torchrun_variables import started_by_torchrun
 
 if TYPE_CHECKING:
     from ..task import Task
@@ -28,6 +31,13 @@ def check_names(task: str | None, *strategies: str) -> None:
         check_strategy(strategy)
 
 
+def begin(task: str | None, *strategies: str, on: str = "local") -> None:
+    """Refuse names that do not exist; then the server that ranks are forked from imports torch while this process does."""
+    check_names(task, *strategies)
+    if on == "local" and not started_by_torchrun():
+        warm_up(PRELOAD)
+
+
 def check_resume(resume: bool, folder: Path | None) -> None:
     """A new folder has nothing to resume; a job that Slurm started again finds its own."""
     if resume and folder is None and not job_number():
@@ -37,7 +47,6 @@ def check_resume(resume: bool, folder: Path | None) -> None:
 def warn_if_crowded(ranks: int, processes: int, chosen: Mapping[str, Any]) -> None:
     """Many more ranks than cores are allowed, but nobody should wait for them unawares."""
     from ..studies.doctor.crowd import crowd
-    from ..world.rank import started_by_torchrun
 
     if started_by_torchrun():
         return  # its processes are there already
@@ -47,12 +56,7 @@ def warn_if_crowded(ranks: int, processes: int, chosen: Mapping[str, Any]) -> No
 
 def read_task(spec: str, batch_size: int | None = None, seed: int | None = None) -> Task:
     from ..tasks import load_task
-    from ..training import PRELOAD
-    from ..world.launch.fork_server import warm_up
-    from ..world.rank import started_by_torchrun
 
-    if not started_by_torchrun():
-        warm_up(PRELOAD)  # the ranks' server imports torch while we read the task
     task = load_task(spec, batch_size)  # the task's own recipe may scale its rate with the batch
     return task if seed is None else task.replace(seed=seed)
 

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import BadInput
 from ..record.neighbours import BUSY
-from .inputs import check_names, read_task
+from .inputs import begin, read_task
 from .options import AsJson, Quiet, RankCounts, TaskArgument, fit_options, rank_counts, strategy_names, with_options
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def plan(
     if score:
         _score(runs, as_json)
         return
-    check_names(task, *(strategies or ()))
     counts = rank_counts(ranks)
+    begin(task, *(strategies or ()))
     from ..studies.plan.failures import Failures
     from ..studies.plan.link import Link
     from ..studies.plan.many_hosts import Fleet

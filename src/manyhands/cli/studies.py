@@ -11,7 +11,7 @@ import typer
 from ..errors import BadInput
 from ..strategies.table import HANDFUL
 from . import FAILED
-from .inputs import check_names, new_folder, read_task, task_source, typed_command, warn_if_crowded
+from .inputs import begin, new_folder, read_task, task_source, typed_command, warn_if_crowded
 from .options import (
     AsJson,
     BatchSize,
@@ -62,8 +62,8 @@ def compare(
 
     The report is an HTML page with charts. TASK and strategies are optional: `manyhands compare` is a demonstration.
     """
-    check_names(task, *(strategies or ()))
     counts = rank_counts(ranks)
+    begin(task, *(strategies or ()), on=chosen["on"])
     from ..pages import report as write_report
     from ..studies.compare import compare as compare_runs
     from ..world.engines.torchrun import leads
@@ -133,7 +133,7 @@ def chaos(
 
     It reports what was noticed, resumed, lost and left behind.
     """
-    check_names(task, *(strategies or ()))
+    begin(task, *(strategies or ()))
     from ..studies.chaos import STEPS, chaos_matrix
     from ..studies.chaos import chaos as break_one
     from ..studies.faults import FAULTS

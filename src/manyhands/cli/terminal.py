@@ -94,6 +94,13 @@ def show_run(run: Run) -> None:
         out.print(f"  kept in {run.folder}")
 
 
+def timings_in_words(timings: Mapping[str, float], process: float) -> str:
+    """`timings` are those of a fit; what the process did before it (Python, torch, the task's file) comes first."""
+    parts = {"before the fit": max(0.0, process - timings["total"]), **timings}
+    said = [f"{name} {seconds:.1f}" for name, seconds in parts.items() if name != "total" and seconds >= 0.05]
+    return f"  {process:.1f} s since the start of the command: {', '.join(said)}"
+
+
 def phase_table(phases: Mapping[str, float]) -> Table:
     """Milliseconds and share of every phase that can be seen, with a bar."""
     total = sum(phases.values()) or 1.0

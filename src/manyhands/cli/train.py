@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from ..errors import BadInput, RankFailed
 from .document import write_document
 from .inputs import (
-    check_names,
+    begin,
     check_resume,
     new_folder,
     read_task,
@@ -45,14 +46,17 @@ def train(
     sample: Annotated[
         int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare).")
     ] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show where the time between prompt and prompt went, in seconds.")
+    ] = False,
     log: Log = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **chosen: Any,
 ) -> None:
     """Train a task under one strategy and report where the time went."""
-    check_names(task, strategy)
     check_resume(chosen["resume"], chosen["run_dir"])
+    begin(task, strategy, on=chosen["on"])
     from ..strategies import make_strategy
     from ..strategies.contract import processes
     from ..training.run_fit import run_fit
@@ -83,8 +87,20 @@ def train(
         write_document(run.to_json())
     else:
         terminal.show_run(run)
+    if timings and run.timings:
+        print(
+            terminal.timings_in_words(run.timings, seconds_of_this_process()),
+            file=sys.stderr if as_json else sys.stdout,
+        )
     if sample is not None:
         print(_sample(work, run, sample), file=sys.stderr if as_json else sys.stdout)
+
+
+def seconds_of_this_process() -> float:
+    """Since it was started."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()
 
 
 def _sample(task: Task, run: Run, length: int) -> str:

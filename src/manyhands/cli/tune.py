@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..record.neighbours import BUSY
-from .inputs import check_names, read_task, task_source
+from .inputs import begin, read_task, task_source
 from .options import AsJson, Quiet, StrategyArgument, TaskArgument, fit_options, with_options
 
 
@@ -35,7 +35,7 @@ def tune(
 
     It varies loader workers, threads, gradient buckets, chunks and, if asked, the batch size.
     """
-    check_names(task, strategy)
+    begin(task, strategy)
     from ..studies.tune import tune as search
     from . import terminal
 

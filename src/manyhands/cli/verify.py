@@ -11,7 +11,7 @@ import typer
 
 from ..errors import BadInput
 from . import FAILED
-from .inputs import check_names, read_task
+from .inputs import begin, read_task
 from .options import AsJson, Quiet, TaskArgument, fit_options, strategy_names, with_options
 
 
@@ -40,7 +40,7 @@ def verify(
     from ..studies.verify.script_or_task import is_script
 
     if not is_script(task):
-        check_names(task, *(strategies or ()))
+        begin(task, *(strategies or ()), on=chosen["on"])
     from . import terminal
 
     def say(text: str) -> None:

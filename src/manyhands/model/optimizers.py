@@ -131,9 +131,9 @@ def optimizer_traits(task: Task, trained: Named) -> OptimizerTraits:
     An optimizer that cannot be tried so (it wants sparse gradients, say) counts as one that updates number by number.
     """
     try:
-        whole = _Tried(task, trained)
-        if type(whole.optimizer) in BY_NUMBER:
+        if type(task.optimizer([(name, stand_in(p, _drawn(name, p)[0])) for name, p in trained])) in BY_NUMBER:
             return OptimizerTraits()
+        whole = _Tried(task, trained)
         halves = [_Tried(task, trained, rows=rows).result for rows in (slice(0, 16), slice(16, 32))]
         singles = [_Tried(task, [one]).result[0] for one in trained] if len(trained) > 1 else whole.result
         changed = _Tried(task, trained, noise=1e-4).result
@@ -155,12 +155,12 @@ class _Tried:
     ):
         self.start = [_drawn(name, p)[0][rows] for name, p in trained]
         named = [(n, stand_in(p, value.clone())) for (n, p), value in zip(trained, self.start, strict=True)]
-        self.optimizer = task.optimizer(named)
+        optimizer = task.optimizer(named)
         for round_ in (1, 2):
             for name, parameter in named:
                 own, spread = _drawn(name, parameter)[round_], _drawn(name, parameter)[0]
                 parameter.grad = (own * (1 + noise * spread))[rows].clone()
-            self.optimizer.step(*arguments)
+            optimizer.step(*arguments)
         self.result = [parameter.detach() for _, parameter in named]
 
 

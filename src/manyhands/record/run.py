@@ -71,6 +71,7 @@ class Run(Presented):
     evaluation_seconds: float | None = None
     checkpoint_seconds: float | None = None
     pause_seconds: float | None = None  # between epochs, until all ranks read again
+    timings: dict[str, float] | None = None  # seconds of the whole fit on the clock on the wall, in parts (run_fit.py)
     samples_per_second: float | None = None
     step_ms: dict[str, float] | None = None  # median, p10, p90
     epochs: list[dict[str, Any]] = field(default_factory=list)

@@ -34,6 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data.batches import Batch
 from ..errors import BadInput
 from ..model.torch_internals import BUCKET_ORDER
+from ..model.without_compiler import COMPILER
 from ..world.devices import default_ranks
 from ..world.rank import Rank
 from .contract import Loss, Strategy, Traits, Worker, refuse
@@ -97,6 +98,7 @@ class DDP(Strategy):
             transport=self.transport,
             joins_batchnorm=True,
             compiles=True,
+            preload=(COMPILER,),  # DistributedDataParallel asks it about itself when it is made
             timeline=buckets,
         )
 

@@ -33,6 +33,7 @@ from ..data.process_state import seeded
 from ..errors import BadInput
 from ..model.fsdp_units import find_units
 from ..model.optimizers import stand_in
+from ..model.without_compiler import COMPILER
 from ..world.devices import default_ranks
 from ..world.launch.by_value import hooks_on
 from ..world.rank import Rank
@@ -82,7 +83,7 @@ class FSDP(Strategy):
             any_layout=False,
             mixes_devices=False,
             copies=(2, 2, 1),  # one in shards, and about one more in the units at work
-            preload=("torch.distributed.fsdp", "torch.distributed.tensor"),
+            preload=("torch.distributed.fsdp", "torch.distributed.tensor", COMPILER),
             timeline=partial(sharded, ranks=self.ranks),
         )
 

@@ -13,6 +13,7 @@ import torch
 
 from ..errors import BadInput, RankFailed
 from ..model import torch_internals
+from ..model.without_compiler import COMPILER
 from ..record.run import Run
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse, with_ranks
 from ..strategies.job import Job
@@ -48,7 +49,8 @@ class Attempts:
     ):
         self.job, self.strategy, self.devices, self.settings = job, strategy, devices, settings
         self.engine, self.record, self.show, self.began = engine, run, show, began
-        self.started: float | None = None  # when the steps of the last of them did
+        self.launched: float | None = None  # when its ranks were asked for,
+        self.started: float | None = None  # and when its steps began
         self.callbacks = {"on_step": settings.on_step, "on_epoch": settings.on_epoch}
         self.origin = Origin(job, settings, engine, run, self.hear)
         self.asked = strategy  # the one that runs may have fewer ranks for a while
@@ -76,7 +78,7 @@ class Attempts:
             transport,
             self.settings.survives,
             self.settings.stall_seconds,
-            (*PRELOAD, *strategy.traits.preload),
+            preload(strategy, self.settings),
         )
         with engine.joined(world, self.hear, self._answer):
             job.prepared = engine.once(lambda: strategy.prepare(job))
@@ -137,6 +139,7 @@ class Attempts:
             self._until = time.monotonic() + self.settings.time_limit
         self.engine.more = partial(self._is_worth_it, start) if self.strategy.ranks < self.asked.ranks else None
         self.show("starting", None)
+        self.launched = time.monotonic()
         with self.carried.while_running(start) as marker:
             outcome: Outcome | None = self.engine.run(
                 partial(_train, job=self.job, strategy=self.strategy, orders=self._orders(start, marker)),
@@ -256,6 +259,11 @@ class Attempts:
         """A rank asks whether a callback ends the run."""
         callback = self.callbacks[kind]
         return callback is not None and bool(callback(figures))
+
+
+def preload(strategy: Strategy, settings: FitSettings) -> tuple[str, ...]:
+    """The modules that every rank imports: the server that ranks are forked from does it once."""
+    return (*PRELOAD, *strategy.traits.preload, *([COMPILER] if settings.step.compile else []))
 
 
 def _fault(failure: RankFailed) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -24,11 +21,11 @@ from ..errors import BadInput
 from ..model.calling import Calling
 from ..model.modes import keep_eval_modes, mode_note
 from ..model.optimizers import check_optimizer, optimizer_traits
+from ..model.without_compiler import make_without_compiler
 from ..strategies.job import Job, StepSettings, trained_parameters
 from ..task import Task
 from ..world.launch.by_value import by_value_copy
 
-COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 REFER_TO_MODEL = ("loss", "optimizer", "schedule", "augment", "metrics", "sample")
 
 
@@ -53,8 +50,8 @@ def build(task: Task, settings: StepSettings) -> Job:
     calling = Calling.of(task, model, partial(_first_samples, task, train))
     job = Job(task, model.train(), train, test, order, settings, calling, weight=task.weight, notes=notes)
     _check_layouts(model)
-    with _compiler_cache_unnamed():
-        check_optimizer(task, trained_parameters(model), job.total_updates)
+    make_without_compiler()
+    check_optimizer(task, trained_parameters(model), job.total_updates)
     job.optimizer_traits = optimizer_traits(task, trained_parameters(model))
     return job
 
@@ -78,17 +75,6 @@ def _as_loaders_say(task: Task, train: Source, settings: StepSettings) -> tuple[
         settings = replace(settings, loader_workers=workers)
         notes.append(f"loader_workers={workers}, as the DataLoader of task.train says")
     return settings, notes
-
-
-@contextmanager
-def _compiler_cache_unnamed() -> Iterator[None]:
-    """The first optimizer of a program brings torch's compiler, which names its cache in the caller's environment."""
-    named = COMPILER_CACHE in os.environ
-    try:
-        yield
-    finally:
-        if not named:
-            os.environ.pop(COMPILER_CACHE, None)
 
 
 def _check_layouts(model: nn.Module) -> None:

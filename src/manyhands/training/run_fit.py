@@ -30,8 +30,7 @@ from ..world.engines.engine import Engine
 from ..world.engines.torchrun import Torchrun
 from ..world.launch.by_value import CannotTravel
 from ..world.launch.forked import without_lost_threads
-from . import PRELOAD
-from .attempts import Attempts
+from .attempts import Attempts, preload
 from .build import build, check_length
 from .checkpoints.read import latest
 from .checkpoints.resuming import written_between
@@ -48,7 +47,7 @@ KINDS: dict[type, str] = {TensorSource: "memory", DatasetSource: "dataset", Stre
 @without_lost_threads
 def run_fit(task: Task, strategy: Strategy, settings: FitSettings) -> Run:
     """Train `task` under `strategy`; the error that ends a run carries its record."""
-    with opened(settings.on, PRELOAD) as engine:
+    with opened(settings.on, preload(strategy, settings)) as engine:
         for tracker in settings.trackers if engine.leads else ():
             tracker.load()
         part = settings.on is engine
@@ -72,6 +71,7 @@ def _run_on(engine: Engine, task: Task, strategy: Strategy, settings: FitSetting
     if engine.leads:
         with suppress(Exception):  # an optimizer that cannot be tried on stand-ins
             job.notes += notes_before(job)
+    built = time.monotonic()
     run = _new_run(job, strategy, devices, settings)
     folder = settings.run_dir if engine.leads else None
     with (
@@ -116,6 +116,7 @@ def _run_on(engine: Engine, task: Task, strategy: Strategy, settings: FitSetting
             if not isinstance(engine, Torchrun):  # a rank of torchrun's has trained the job's own model
                 with suppress(Exception):  # notes are no reason to lose a run
                     run.notes += notes_after(job, outcome.weights, run.updates, run.losses)
+            run.timings = _timings(run, attempts, built - began, time.monotonic() - began)
             _save(run, settings)
     return run
 
@@ -182,6 +183,21 @@ def _fill(run: Run, outcome: Outcome, attempts: Attempts) -> None:
         setattr(run, name, value)
     run.weights, run.ema_weights = outcome.weights, outcome.ema_weights
     run.timeline = outcome.timeline
+
+
+def _timings(run: Run, attempts: Attempts, data: float, total: float) -> dict[str, float]:
+    """Where the time between call and record went: what adds up to `total`, with `rest` for what nobody claims."""
+    launched = attempts.launched or attempts.began
+    parts = {
+        "data": data,  # task.model and task.train made, data read
+        "checks": max(0.0, launched - attempts.began - data),  # the job tried on a few samples, refusals
+        "ranks": max(0.0, (attempts.started or launched) - launched),  # processes, their workers, captured steps
+        "training": run.seconds or 0.0,
+        "evaluation": run.evaluation_seconds or 0.0,
+        "checkpoints": run.checkpoint_seconds or 0.0,
+        "pauses": run.pause_seconds or 0.0,
+    }
+    return {**parts, "rest": max(0.0, total - sum(parts.values())), "total": total}
 
 
 def _ended(run: Run, status: str, reason: str, run_dir: str | os.PathLike[str] | None = None) -> Run:

@@ -6,7 +6,7 @@ import torch
 
 from ..errors import BadInput
 from ..record.cores import available_cores
-from .rank import started_by_torchrun, torchrun_world
+from .torchrun_variables import started_by_torchrun, torchrun_world
 
 
 def default_ranks(beside: int = 0) -> int:

@@ -221,18 +221,6 @@ def rank_of(
     return rank, meet(process.meeting, process.port, process.index, process.processes)
 
 
-def started_by_torchrun() -> bool:
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
-def torchrun_world() -> tuple[int, int, int]:
-    """(rank, world size, hosts) as torchrun says."""
-    world = int(os.environ["WORLD_SIZE"])
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    hosts = os.environ.get("GROUP_WORLD_SIZE", -(-world // local))  # hosts may have different numbers of ranks
-    return int(os.environ["RANK"]), world, max(1, int(hosts))
-
-
 def share_over_store(rank: Rank, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     """Shared tensors for ranks of one host that have no common parent: rank 0 makes them, the others attach."""
     fd: int | None = None

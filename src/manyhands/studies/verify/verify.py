@@ -25,7 +25,7 @@ from ...training.settings import FitSettings
 from ...world.devices import resolve_devices
 from ...world.engines.choose import opened
 from ...world.launch.fork_server import warm_up
-from ...world.rank import started_by_torchrun
+from ...world.torchrun_variables import started_by_torchrun
 from ..findings import findings
 from .changes import changes
 from .fits import Asked, Change, Fits

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import BadInput, did_you_mean
 from ..launch.fork_server import warm_up
-from ..rank import started_by_torchrun
+from ..torchrun_variables import started_by_torchrun
 from .cluster import Cluster
 from .engine import Engine
 from .local import Local

@@ -20,8 +20,9 @@ from ..health.heartbeats import DONE, Board, where, who
 from ..health.torchrun_hosts import HostWatch
 from ..health.torchrun_stalls import TorchrunWatch
 from ..launch.rank_process import describe
-from ..rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_over_store, started_by_torchrun, torchrun_world
+from ..rank import COLLECTIVE_SECONDS, Rank, connect, disconnect, share_over_store
 from ..shared_memory import open_of_process
+from ..torchrun_variables import started_by_torchrun, torchrun_world
 from .engine import Ask, Body, Engine, Forgive, Ready, Shared, T, Tell, World
 from .torchrun_meeting import MEET_SECONDS, Gathering, Meeting, gathered
 

@@ -16,6 +16,19 @@ from pathlib import Path
 from ...errors import BadInput
 from .fork_server_process import DESCRIPTORS
 
+SPIN = 10_000
+
+
+def _threads_that_sleep() -> dict[str, str]:
+    """The environment, in which threads that wait for each other soon sleep, unless the user has said how they wait.
+
+    By default GNU's OpenMP lets them spin for milliseconds. Beside other processes that keeps the one that everybody
+    waits for off its core, at every operation: a step with two threads took 30 times as long (benchmarks/busy.py).
+    OpenMP reads this when torch is imported, which is why ranks cannot set it for themselves.
+    """
+    said = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
+    return dict(os.environ) if said else {**os.environ, "GOMP_SPINCOUNT": str(SPIN)}
+
 
 class _Server:
     def __init__(self) -> None:
@@ -23,10 +36,15 @@ class _Server:
         source = str(Path(__file__).resolve().parents[2])
         code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({theirs.fileno()})"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
+            [sys.executable, "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            env=_threads_that_sleep(),
         )
         theirs.close()
         self.owner = os.getpid()
+        self.used = False  # whether it was ever asked for ranks
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
@@ -50,6 +68,8 @@ os.register_at_fork(after_in_child=_forked)
 def shut_down() -> None:
     """The server ends when its caller hangs up, and with it what it has started."""
     if _server is not None and _server.owner == os.getpid():
+        if not _server.used:
+            _server.process.kill()  # it may be in the middle of its imports, and nobody waits for them
         _server.requests.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             _server.process.wait(timeout=2)
@@ -78,6 +98,7 @@ def _request(preload: Sequence[str], fds: Sequence[int]) -> None:
         if _server is None or not _server.alive():
             _server = _Server()
         if fds:
+            _server.used = True
             socket.send_fds(_server.requests, [message], fds)
         else:
             _server.requests.sendall(message)

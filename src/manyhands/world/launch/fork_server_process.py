@@ -50,10 +50,11 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, _reap)  # not ignored: the kernel would forget how much time the ranks have used
     when_parent_ends(signal.SIGCONT)
+    from ...model.without_compiler import step_without_compiler
     from .rank_process import rank_process  # imports torch: the point of this process
 
-    # torch's optimizers import the first at their first call, ranks on CPU the second when they connect
-    _import(["torch._dynamo", "manyhands.world.shm"])
+    step_without_compiler()
+    _import(["manyhands.world.shm"])  # as ranks on CPU do when they connect
     gc.collect()
     gc.freeze()  # forked pages stay shared
     server = os.getpid()

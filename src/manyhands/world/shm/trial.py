@@ -19,7 +19,8 @@ from torch import nn
 from ...errors import BadInput
 from ...model.torch_internals import Part, untested
 from ..launch.processes import LaunchedProcess, launch
-from ..rank import choose_transport, connect, disconnect, rank_of, started_by_torchrun
+from ..rank import choose_transport, connect, disconnect, rank_of
+from ..torchrun_variables import started_by_torchrun
 
 TRIAL_SECONDS = 30.0
 
