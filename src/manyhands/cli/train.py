@@ -62,7 +62,9 @@ def train(
 
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     if sample is not None and work.sample is None:
-        raise BadInput(f"--sample: the task {work.name or task} cannot generate text; shakespeare can")
+        raise BadInput(
+            f"--sample: the task {work.name or task} cannot generate text; shakespeare and gpt:text=FILE can"
+        )
     folder = chosen.pop("run_dir") or new_folder(work.name, strategy)
     chosen |= {"command": typed_command(), "source": task_source(task)}
     try:
