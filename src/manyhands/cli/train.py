@@ -43,7 +43,7 @@ def train(
     task: TaskArgument = "glyphs",
     strategy: StrategyArgument = "single",
     sample: Annotated[
-        int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare).")
+        int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare, gpt).")
     ] = None,
     log: Log = None,
     as_json: AsJson = False,
