@@ -15,14 +15,21 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 sys.path.insert(0, str(Path(__file__).parent))
 from gpu_sides import Side, by_hand, fitted, measure, parameters
 
 import manyhands as mh
 from manyhands.tasks import load_task
-from manyhands.tasks.gpt import SIZES
+from manyhands.tasks.gpt import SIZES, in_sequences
 
 BATCH = {"tiny": 64, "small": 16}
+
+
+def tokens(different: int, length: int, count: int) -> tuple[Tensor, Tensor]:
+    return in_sequences(torch.randint(different, (count * length + 1,)), length)
 
 
 def sides(task: mh.Task, device: str, compiled: bool, recorded: bool) -> dict[str, Side]:
@@ -52,7 +59,8 @@ def main() -> None:
         length = 16 if options.smoke else SIZES[size].sequence
         batch = 2 if options.smoke else options.batch or BATCH[size]
         steps, rounds = (3, 1) if options.smoke else (options.steps, options.rounds)
-        task = load_task(f"gpt:size={size},sequence={length},tokens={length * batch * steps + 1}", batch)
+        task = load_task(f"gpt:size={size},sequence={length}", batch)
+        task = task.replace(train=partial(tokens, SIZES[size].tokens, length, batch * steps), test=None)
         compiled = not (options.no_compile or options.smoke)
         measure(
             f"gpt:size={size} ({parameters(task.model()):,} parameters), {batch} sequences of {length}, bf16: tokens per second",

@@ -1,17 +1,18 @@
 """A GPT of GPT-2's shape: on a text of your own, byte by byte, or on random tokens, which show speed and memory alone.
 
-A sample is `sequence` tokens, its target the same tokens one place on; the loss is the mean over tokens. Of a text the last
-tenth is for testing. The recipe: AdamW, weight decay on matrices alone, warm-up and a cosine; give `--clip 1` with it.
+A sample is `sequence` tokens, its target the same tokens one place on; the loss is the mean over tokens. The last tenth is
+for testing. The recipe: AdamW, weight decay on matrices alone, warm-up and a cosine; give `--clip 1` with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -69,14 +70,13 @@ def make(
     if text is not None and tokens is not None:
         raise BadInput("task gpt: text has tokens of its own; leave out the option tokens, which draws random ones")
     different = shape.tokens if text is None else BYTES
+    source = partial(drawn, different, tokens or TOKENS) if text is None else partial(read, text)
     return Task(
         model=partial(
             gpt, padded(different), length, width=shape.width, heads=shape.heads, layers=shape.layers, tied=True
         ),
-        train=partial(drawn, different, tokens or TOKENS, length)
-        if text is None
-        else partial(read, text, length, "train"),
-        test=None if text is None else partial(read, text, length, "test"),
+        train=partial(sequences, source, length, "train"),
+        test=partial(sequences, source, length, "test"),
         loss=next_symbol_loss,
         optimizer=partial(adamw, rate=shape.rate),
         schedule=cosine(warmup=0.05),
@@ -94,29 +94,32 @@ def padded(tokens: int) -> int:
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 
-def drawn(different: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Random tokens, in whole sequences; the seed of the task is set while this runs."""
-    if count <= length:
-        raise BadInput(f"task gpt: tokens={count} is less than one sequence and the token after it ({length + 1})")
-    return in_sequences(torch.randint(different, (count,)), length)
+def sequences(source: Callable[[], tuple[Tensor, str]], length: int, split: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets out of all tokens: the last tenth to test on, a sequence at least, the rest to train on."""
+    tokens, name = source()
+    if len(tokens) < 2 * (length + 1):
+        raise BadInput(
+            f"task gpt: {name} has {len(tokens)} tokens; with sequence={length} at least {2 * (length + 1)} are needed, "
+            "a sequence to train on and one to test on"
+        )
+    cut = len(tokens) - max(len(tokens) // 10, length + 1)
+    return in_sequences(tokens[:cut] if split == "train" else tokens[cut:], length)
 
 
-def read(path: str, length: int, split: str) -> tuple[Tensor, Tensor]:
-    """The bytes of a file: its last tenth to test on, a sequence at least, the rest to train on."""
+def drawn(different: int, count: int) -> tuple[Tensor, str]:
+    """Random tokens: a factory of data runs under the task's seed, so both splits see the same ones."""
+    return torch.randint(different, (count,)), f"tokens={count}"
+
+
+def read(path: str) -> tuple[Tensor, str]:
+    """The bytes of a file."""
     try:
         found = Path(path).read_bytes()
     except OSError as problem:
         raise BadInput(
             f'task gpt: cannot read the text "{path}": {(problem.strerror or str(problem)).lower()}'
         ) from None
-    if len(found) < 2 * (length + 1):
-        raise BadInput(
-            f'task gpt: the text "{path}" has {len(found)} bytes; with sequence={length} at least {2 * (length + 1)} are '
-            "needed, a sequence to train on and one to test on"
-        )
-    numbers = torch.frombuffer(bytearray(found), dtype=torch.uint8).long()
-    cut = len(numbers) - max(len(numbers) // 10, length + 1)
-    return in_sequences(numbers[:cut] if split == "train" else numbers[cut:], length)
+    return torch.tensor(np.frombuffer(found, np.uint8), dtype=torch.int64), f'the text "{path}"'
 
 
 def in_sequences(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
