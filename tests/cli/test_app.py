@@ -183,7 +183,7 @@ def test_whatever_would_be_loaded_from_outside_is_refused(spec: str) -> None:
 def test_lists(command: Command) -> None:
     code, out, _ = command("tasks")
     assert code == 0
-    assert all(name in out for name in ("glyphs", "mnist", "cifar10", "reviews", "shakespeare", "sparse"))
+    assert all(name in out for name in ("glyphs", "mnist", "cifar10", "reviews", "shakespeare", "gpt", "sparse"))
     code, out, _ = command("strategies", "--json")
     assert code == 0
     rows: list[dict[str, Any]] = json.loads(out)

@@ -194,3 +194,12 @@ def test_files_that_are_no_tasks(spec: str, message: str) -> None:
     Path("broken.py").write_text("1 / 0")
     with pytest.raises(BadInput, match=message):
         load_task(spec)
+
+
+def test_an_option_may_be_a_path(tmp_path: Path):
+    """A slash, or a name that ends in .py, made a built-in task with options look like a task file."""
+    path = tmp_path / "notes.py"
+    path.write_bytes(b"x" * 600)
+    task = load_task(f"gpt:text={path}")
+    assert task.name == f"gpt:text={path}"
+    assert len(task.train()[0]) == 1

@@ -15,12 +15,12 @@ from manyhands.tasks.models import (
     SampleNorm2d,
     ScaledConv2d,
     character_lstm,
+    gpt,
     lenet,
     mobilenetv2,
     resnet20,
     resnet50,
     sentence_lstm,
-    small_gpt,
     start_from,
 )
 from manyhands.tasks.models.norms import Residual, _group_norm_in_place
@@ -66,7 +66,7 @@ def test_normalise_treats_bytes_and_fractions_alike():
         (resnet20("group"), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
         (resnet50(width=0.25), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)),
         (character_lstm(65), torch.zeros(2, 20, dtype=torch.int64)),
-        (small_gpt(65, 20), torch.zeros(2, 20, dtype=torch.int64)),
+        (gpt(65, 20), torch.zeros(2, 20, dtype=torch.int64)),
     ],
     ids=["lenet", "mobilenetv2", "mobilenetv2-none", "mobilenetv2-group", "resnet20", "resnet50", "lstm", "gpt"],
 )
@@ -193,7 +193,7 @@ def test_removed_is_batch_without_its_normalisation():
     assert all(torch.equal(a, b) for a, b in zip(removed.parameters(), weights, strict=True))
 
 
-@pytest.mark.parametrize("model", [character_lstm(65), small_gpt(65, 30)], ids=["lstm", "gpt"])
+@pytest.mark.parametrize("model", [character_lstm(65), gpt(65, 30)], ids=["lstm", "gpt"])
 def test_the_next_symbol_is_guessed_from_those_before_it(model: nn.Module):
     symbols = torch.randint(0, 65, (2, 30))
     changed = symbols.clone()
@@ -229,7 +229,7 @@ def test_words_are_left_out_whole_while_training():
     assert torch.equal(gone, (vectors == 0).any(-1))
 
 
-@pytest.mark.parametrize("make", [lenet, resnet20, lambda: sentence_lstm(50), lambda: small_gpt(65, 8)])
+@pytest.mark.parametrize("make", [lenet, resnet20, lambda: sentence_lstm(50), lambda: gpt(65, 8)])
 def test_copies_are_equal_and_apart(make: Callable[[], nn.Module]):
     model = make()
     other = copy.deepcopy(model)

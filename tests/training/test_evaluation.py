@@ -85,6 +85,35 @@ def test_whole_batches_are_replayed_from_the_second_evaluation_on(changes: dict[
     assert len(replays) == 1 + 2 * 33
 
 
+class Place:
+    """A recorded pass whose output is always in the same place."""
+
+    def __init__(self, output: Tensor):
+        self.output = output
+
+    def valid(self) -> bool:
+        return True
+
+    def __call__(self, input: Tensor, target: Tensor) -> Tensor:
+        return self.output
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_outputs_are_copied_for_metrics_that_keep_them_alone(gathers: bool) -> None:
+    """A mean is taken at once; a copy of a language model's scores for it was as much memory again."""
+    seen: list[bool] = []
+    place = torch.zeros(30, 3)
+
+    def mean(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(output is place)
+        return output.max()
+
+    evaluation = evaluation_of(make_task(metrics={"mean": mean, **({"gathered": Gathers} if gathers else {})}))
+    evaluation.batch_size, evaluation.recorded = 30, Place(place)  # type: ignore[assignment]
+    evaluation.figures()
+    assert seen[:-1] == [not gathers] * 33
+
+
 class Counts(nn.Module):
     """Keeps state between batches, in evaluation too."""
 

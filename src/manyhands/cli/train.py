@@ -44,7 +44,7 @@ def train(
     task: TaskArgument = "glyphs",
     strategy: StrategyArgument = "single",
     sample: Annotated[
-        int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare).")
+        int | None, typer.Option(metavar="N", help="After training, generate this many characters (shakespeare, gpt).")
     ] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Show where the time between prompt and prompt went, in seconds.")
@@ -66,7 +66,9 @@ def train(
 
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     if sample is not None and work.sample is None:
-        raise BadInput(f"--sample: the task {work.name or task} cannot generate text; shakespeare can")
+        raise BadInput(
+            f"--sample: the task {work.name or task} cannot generate text; shakespeare and gpt:text=FILE can"
+        )
     folder = chosen.pop("run_dir") or new_folder(work.name, strategy)
     chosen |= {"command": typed_command(), "source": task_source(task)}
     try:

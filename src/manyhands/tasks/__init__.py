@@ -89,7 +89,10 @@ def load_task(spec: str | os.PathLike[str], batch_size: int | None = None) -> Ta
 
 
 def task_file(spec: str) -> Path | None:
-    """The file that `load_task` runs for this spec; None where it names a built-in task."""
+    """The file that `load_task` runs for this spec; None where it names a built-in task, whose options may be paths."""
+    name, colon, _ = spec.partition(":")
+    if colon and name in builtin():
+        return None
     file, colon, _ = spec.partition(".py:")
     if colon:
         return Path(file + ".py")

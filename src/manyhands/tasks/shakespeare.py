@@ -13,7 +13,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,14 +20,15 @@ from ..data import files
 from ..schedules import cosine
 from ..task import Task
 from . import listed, positive
-from .models import character_lstm, small_gpt
+from .models import character_lstm, gpt
+from .models.next_symbol import next_symbol_loss, write_on
 
 SYMBOLS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 NUMBER_OF = {symbol: number for number, symbol in enumerate(SYMBOLS)}
 STRETCH = 128  # characters a sample
 MODELS = {
     "lstm": partial(character_lstm, len(SYMBOLS), width=64, hidden=256),
-    "gpt": partial(small_gpt, len(SYMBOLS), STRETCH, width=128, heads=4, layers=4),
+    "gpt": partial(gpt, len(SYMBOLS), STRETCH, width=128, heads=4, layers=4),
 }
 
 
@@ -47,7 +47,7 @@ def make(model: Literal["lstm", "gpt"] = "lstm", temperature: float = 0.8) -> Ta
         model=MODELS[model],
         train=partial(stretches, "train"),
         test=partial(stretches, "test"),
-        loss=next_character_loss,
+        loss=next_symbol_loss,
         optimizer=partial(adamw, rate=4e-3 if model == "lstm" else 2e-3),
         schedule=cosine(warmup=0.05),
         batch_size=32,
@@ -76,27 +76,14 @@ def text(say_so: bool = True) -> str:
         return made_up()
 
 
-def next_character_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
-
-
 def adamw(parameters: Iterable[tuple[str, nn.Parameter]], rate: float) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.99), weight_decay=0.01)
 
 
-@torch.no_grad()
-def write(model: nn.Module, length: int, temperature: float = 0.8, start: str = "\n", seed: int = 0) -> str:
-    """`length` characters, each drawn from the model's guess after the ones before it; the same for the same seed."""
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
-    chance = torch.Generator().manual_seed(seed)
-    written = [NUMBER_OF[symbol] for symbol in start]
-    for _ in range(length):
-        scores = model(torch.tensor([written[-STRETCH:]], device=device))[0, -1]
-        guess = torch.softmax(scores.float().cpu() / temperature, dim=0)
-        written.append(int(torch.multinomial(guess, 1, generator=chance)))
-    model.train(training)
-    return "".join(SYMBOLS[number] for number in written[len(start) :])
+def write(model: nn.Module, length: int, temperature: float = 0.8, start: str = "\n") -> str:
+    """`length` characters, the same for the same weights."""
+    written = write_on(model, [NUMBER_OF[c] for c in start], length, longest=STRETCH, temperature=temperature)
+    return "".join(SYMBOLS[number] for number in written)
 
 
 # ---- a play made up ------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Sums:
             self.loss += torch.where(units > 0, mean * units, 0.0)
             self.units += units
         if job.task.metrics is None:
-            self.accuracy.add(output, target, loss if job.task.loss is None else None)
+            self.accuracy.add(output, target, loss, own=job.task.loss is None)
 
     def result(self) -> dict[str, Any]:
         units = float(self.units)
@@ -88,7 +88,7 @@ class Evaluation:
         for input, target, count in each_once(self.source, self.batch_size, self.device):
             if self.recorded is not None and count == self.batch_size:
                 output = self.recorded(input, target)
-                if self.job.task.metrics:
+                if metrics.keep:
                     output = nest.each(output, Tensor.clone)  # the next replay writes there
             else:
                 output = self._ordinary(input, target, count)

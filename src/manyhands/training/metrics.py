@@ -49,6 +49,11 @@ class Metrics:
                     metric = by_value_copy(metric)
                 self._gathering[name] = _ready(metric, device)
 
+    @property
+    def keep(self) -> bool:
+        """Whether outputs may be needed after the batch: a mean is taken at once."""
+        return bool(self._gathering)
+
     def update(self, output: Any, target: Any, count: int) -> None:
         """Take in a batch of `count` samples."""
         self._samples += count

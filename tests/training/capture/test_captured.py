@@ -19,6 +19,7 @@ from manyhands.strategies.pieces.worker import OrdinaryWorker
 from manyhands.training.build import build
 from manyhands.training.capture.capture import why_not
 from manyhands.training.capture.captured import Captured
+from manyhands.training.capture.graph import Before, CannotRecord, apart, compare
 
 
 def shift(images, keys):
@@ -120,6 +121,40 @@ def test_replayed_steps_are_the_ordinary_ones(units, accumulate):
     assert captured.updates == worker.updates
     assert captured.learning_rate == pytest.approx(worker.learning_rate)
     assert 0 < captured.replayed < 33  # the short last batch of each epoch runs as it always did
+
+
+def test_a_recording_is_compared_with_what_the_ordinary_step_leaves_open():
+    """Attention's gradient ends in atomic additions; Adam's first steps made of the last bit another sign: never recorded."""
+    torch.manual_seed(0)
+    exact = [torch.randn(200, 50), torch.zeros(50)]
+    step = [1e-3 * torch.ones_like(tensor).copysign(torch.randn_like(tensor)) for tensor in exact]
+    ordinary = [a + b for a, b in zip(exact, step, strict=True)]
+
+    def flipped(share):
+        chosen = [torch.rand_like(tensor) < share for tensor in exact]
+        return [a + torch.where(c, -b, b) for a, b, c in zip(exact, step, chosen, strict=True)]
+
+    noise = apart(ordinary, flipped(0.01))
+    compare(ordinary, ordinary)
+    compare(ordinary, flipped(0.01), noise)
+    with pytest.raises(CannotRecord, match=r"the recorded step differs from the ordinary one by \S+ of the largest"):
+        compare(ordinary, flipped(0.01))
+    with pytest.raises(CannotRecord):  # no step at all, or half of its signs
+        compare(ordinary, exact, noise)
+    with pytest.raises(CannotRecord):
+        compare(ordinary, flipped(0.5), noise)
+
+
+def test_what_was_tried_before_the_first_step_leaves_no_trace():
+    _job, worker = worker_of(make_task(optimizer=partial(torch.optim.AdamW, lr=0.1)), fuse=False)
+    before, start = Before(worker), worker.weights()
+    for _ in range(2):
+        worker.plain(torch.randn(4, 6)).square().sum().backward()
+        worker.updater.apply()
+    assert apart(before.now(), list(start.values())) > 0.1
+    before.restore()
+    assert apart(before.now(), list(start.values())) == 0.0
+    assert not any(value.any() for state in worker.updater.optimizer.state.values() for value in state.values())
 
 
 def test_looking_at_the_weights_between_replays_runs_what_is_pending():

@@ -4,7 +4,7 @@ from .images import Normalise, lenet
 from .mobilenet import mobilenetv2
 from .norms import SAMPLE_NORMS, GhostBatchNorm2d, Norm, SampleNorm2d, ScaledConv2d, start_from
 from .resnet import resnet20, resnet50
-from .text import character_lstm, sentence_lstm, small_gpt
+from .text import character_lstm, gpt, sentence_lstm
 
 __all__ = [
     "GhostBatchNorm2d",
@@ -14,11 +14,11 @@ __all__ = [
     "SampleNorm2d",
     "ScaledConv2d",
     "character_lstm",
+    "gpt",
     "lenet",
     "mobilenetv2",
     "resnet20",
     "resnet50",
     "sentence_lstm",
-    "small_gpt",
     "start_from",
 ]

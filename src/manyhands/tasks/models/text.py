@@ -1,4 +1,4 @@
-"""Models of text: an LSTM over sentences of any length, a character LSTM and a small GPT."""
+"""Models of text: an LSTM over sentences of any length, a character LSTM and a GPT."""
 
 from __future__ import annotations
 
@@ -78,26 +78,29 @@ class EmbedPlaces(nn.Module):
         super().__init__()
         self.symbols = nn.Embedding(symbols, width)
         self.places = nn.Parameter(torch.zeros(longest, width))
-        nn.init.normal_(self.symbols.weight, std=0.02)
 
     def forward(self, sequence: Tensor) -> Tensor:
         return self.symbols(sequence) + self.places[: sequence.shape[1]]
 
 
 class Attention(nn.Module):
-    """Every place looks at itself and those before it."""
+    """Every place looks at itself and those before it.
+
+    Keys have no bias: it moves all scores of a place alike, which softmax does not see. What came back for it would be
+    rounding, of which Adam makes steps as long as any other, and no two strategies would train the same weights.
+    """
 
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.project = nn.Linear(width, 3 * width)
+        self.ask = nn.Linear(width, 2 * width)  # queries and values
+        self.keys = nn.Linear(width, width, bias=False)
         self.join = nn.Linear(width, width)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        parts = (
-            self.project(vectors).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )  # 3, samples, heads, ...
-        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        both = self.ask(vectors).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2, samples, heads, ...
+        keys = self.keys(vectors).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(both[0], keys, both[1], is_causal=True)
         return self.join(seen.transpose(1, 2).flatten(2))
 
 
@@ -120,13 +123,43 @@ class TransformerBlock(nn.Module):
         return vectors + self.think(vectors)
 
 
-def small_gpt(
-    symbols: int, longest: int, width: int = 128, heads: int = 4, layers: int = 4, dropout: float = 0.0
+def gpt(
+    symbols: int,
+    longest: int,
+    width: int = 128,
+    heads: int = 4,
+    layers: int = 4,
+    dropout: float = 0.0,
+    tied: bool = False,
 ) -> nn.Sequential:
-    """Symbols (samples x length) to scores of the next symbol at every place (samples x length x symbols)."""
-    return nn.Sequential(
+    """Symbols (samples x length) to scores of the next symbol at every place (samples x length x symbols).
+
+    Weights start as those of GPT-2 did. With `tied`, as there, a symbol's score is the product with its own embedding.
+    """
+    model = nn.Sequential(
         EmbedPlaces(symbols, longest, width),
         *(TransformerBlock(width, heads, dropout) for _ in range(layers)),
         nn.LayerNorm(width),
-        nn.Linear(width, symbols),
+        nn.Linear(width, symbols, bias=not tied),
     )
+    _start(model, layers)
+    if tied:
+        model[-1].weight = model[0].symbols.weight  # type: ignore[assignment, union-attr]
+    return model
+
+
+@torch.no_grad()
+def _start(model: nn.Module, layers: int, std: float = 0.02) -> None:
+    """Small random weights; smaller where a block adds to what comes in, so that the sum of all blocks is not larger."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, EmbedPlaces):
+            nn.init.normal_(module.symbols.weight, std=std)
+            nn.init.normal_(module.places, std=std)
+    for module in model.modules():
+        if isinstance(module, TransformerBlock):
+            for last in (module.attend[1].join, module.think[3]):
+                last.weight.mul_((2 * layers) ** -0.5)  # type: ignore[operator, union-attr]

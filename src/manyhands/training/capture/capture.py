@@ -22,7 +22,7 @@ from ...strategies.job import Job
 from ...strategies.pieces.worker import OrdinaryWorker
 from ...world.rank import Rank
 from .captured import Captured, Replay
-from .graph import Before, CannotRecord, compare, draws_on_device, milliseconds, ordinary_step, recorded, run
+from .graph import Before, CannotRecord, apart, compare, draws_on_device, milliseconds, ordinary_step, recorded, run
 from .sgd_in_slices import sliced_sgd
 
 GROUP_MS = 8.0  # a replay should keep the device busy this long, so that the host is always ahead of it
@@ -66,13 +66,12 @@ def capture(worker: Worker, feed: RankFeed, job: Job, rank: Rank) -> Capture:
     captured = Captured(worker, data, feed.prepare)
     before = Before(worker)
     try:
-        _record(captured, before)
+        shares = _record(captured, before, rank.clock)
     except CannotRecord as problem:
         return Capture(worker, str(problem))
     finally:
         before.restore()
-    rank.clock.capture(_phases(captured, rank.clock))
-    before.restore()
+    rank.clock.capture(shares)
     feed.prepares = False  # a recorded step gathers and augments by itself
     return Capture(captured)
 
@@ -102,15 +101,18 @@ def why_not(worker: Worker, data: Resident | None, job: Job) -> str | None:
     return None
 
 
-def _record(captured: Captured, before: Before) -> None:
-    """Try the ordinary step, record it, compare both, and record as many in a row as keep the device busy."""
+def _record(captured: Captured, before: Before, clock: CudaClock) -> list[float]:
+    """Try the ordinary step, record it, compare both, and record as many in a row as keep the device busy.
+
+    Returns the phases' shares of an ordinary step. All ordinary steps come first: recording begins with handing their memory
+    back, and a recording's own memory is as much again.
+    """
     draws = draws_on_device(captured)
     if draws and captured.accumulate > 1:
         raise CannotRecord("steps that draw random numbers cannot be accumulated in a recording")
     captured.together = _augments_together(captured)
-    before.restore()
-    run(captured, lambda: captured.program(1))
-    ordinary = before.now()
+    ordinary = _ordinary(captured, before)
+    shares = _phases(captured, clock)
     one = _checked(captured, before, ordinary)
     took = milliseconds(captured, one)
     beside = _side_by_side(captured, before, ordinary, took)
@@ -123,20 +125,36 @@ def _record(captured: Captured, before: Before) -> None:
         units = max(1, min(captured.most_units, round(GROUP_MS / took)))
     many = one if units == 1 else recorded(captured, units)
     captured.use(one, many, units)
+    return shares
 
 
-def _checked(captured: Captured, before: Before, ordinary: list[Tensor]) -> Replay:
+@dataclass(frozen=True)
+class Ordinary:
+    """What an ordinary update makes of the weights, and how far from that the same update ends when it is made again."""
+
+    weights: list[Tensor]
+    noise: float
+
+
+def _ordinary(captured: Captured, before: Before) -> Ordinary:
+    found = []
+    for _ in range(2):
+        before.restore()
+        run(captured, lambda: captured.program(1))
+        found.append(before.now())
+    return Ordinary(found[0], apart(*found))
+
+
+def _checked(captured: Captured, before: Before, ordinary: Ordinary) -> Replay:
     """A recording of one update that does what the ordinary one did."""
     one = recorded(captured, 1)
     before.restore()
     run(captured, one)
-    compare(ordinary, before.now())
+    compare(ordinary.weights, before.now(), ordinary.noise)
     return one
 
 
-def _side_by_side(
-    captured: Captured, before: Before, ordinary: list[Tensor], took: float
-) -> tuple[Replay, float] | None:
+def _side_by_side(captured: Captured, before: Before, ordinary: Ordinary, took: float) -> tuple[Replay, float] | None:
     """The recording with weight gradients on streams of their own and a sliced update, where that is faster."""
     worker = captured.worker
     if worker.job.settings.precision != "fp32" or worker.job.settings.compile:
