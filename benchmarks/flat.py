@@ -159,16 +159,16 @@ def measure_steps(strategy: str, ranks: int, steps: int, per_epoch: int, place: 
     found: list[tuple[float, tuple[int, int], list[tuple[int, int]]]] = []
     live: list[int] = []
     began = time.monotonic()
-    with sampled(1.0, found), live_sizes(folder / "live.json", live):
+    with sampled(0.25, found), live_sizes(folder / "live.json", live):
         run = fit(max_steps=steps, run_dir=folder, checkpoint_every=steps // 2)
     back = time.monotonic()
     first = began + run.startup_seconds
     last = (
         first + run.seconds + (run.evaluation_seconds or 0) + (run.pause_seconds or 0) + (run.checkpoint_seconds or 0)
     )
-    in_steps = [sample for sample in found if first + 0.1 * (last - first) < sample[0] < last]
+    in_steps = [sample for sample in found if first + 0.1 * (last - first) < sample[0] < last] or found
     a, b = in_steps[0], in_steps[-1]
-    grown_steps = (b[0] - a[0]) / (last - first) * steps
+    grown_steps = max(1.0, (b[0] - a[0]) / (last - first) * steps)
     [checkpoint, *_] = published(folder / "checkpoints")
     tries = [timed(lambda: mh.Run.load(folder, weights=False)) for _ in range(3)]
     page = Path(place) / "report.html"
@@ -281,7 +281,7 @@ def ranks_table(sources: dict[str, Path], quick: bool) -> None:
 
 
 def steps_table(sources: dict[str, Path], quick: bool, only: str | None) -> None:
-    million, few = (20_000, 5_000) if quick else (1_000_000, 100_000)
+    million, few = (100_000, 20_000) if quick else (1_000_000, 100_000)
     cases = {
         "single, tenth": ("single", 1, million // 10, 1000),
         "single": ("single", 1, million, 1000),
