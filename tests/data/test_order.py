@@ -182,7 +182,7 @@ def test_epochs_are_the_steps_of_a_fit_in_a_row(samples: int, batch: int, accumu
     for epoch in epochs:
         assert len({step.epoch for step in epoch}) == 1
         assert list(epoch[1:]) == list(epoch)[1:]
-        assert (epoch[0], epoch[-1], len(epoch)) == (list(epoch)[0], list(epoch)[-1], len(list(epoch)))
+        assert (epoch[0], epoch[-1], len(epoch)) == (next(iter(epoch)), list(epoch)[-1], len(list(epoch)))
 
 
 def test_an_epoch_of_very_many_steps_is_not_written_down() -> None:
