@@ -168,3 +168,25 @@ def test_an_empty_shard_borrows_a_sample_that_does_not_count() -> None:
     assert [batch.count for batch in batches] == [1, 1, 0]
     assert len(batches[-1].input) == 1
     assert batches[-1].weight == 0
+
+
+@given(samples=sizes, batch=st.integers(1, 70), accumulate=st.integers(1, 3), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_epochs_are_the_steps_of_a_fit_in_a_row(samples: int, batch: int, accumulate: int, data: st.DataObject) -> None:
+    order = Order(samples, batch, 0, accumulate)
+    total = data.draw(st.integers(0, 3 * order.steps_per_epoch))
+    done = data.draw(st.integers(0, total))
+    every = [step for epoch in range(3) for step in order.steps(epoch)][done:total]
+    epochs = list(order.epochs(done, total))
+    assert [step for epoch in epochs for step in epoch] == every
+    for epoch in epochs:
+        assert len({step.epoch for step in epoch}) == 1
+        assert list(epoch[1:]) == list(epoch)[1:]
+        assert (epoch[0], epoch[-1], len(epoch)) == (next(iter(epoch)), list(epoch)[-1], len(list(epoch)))
+
+
+def test_an_epoch_of_very_many_steps_is_not_written_down() -> None:
+    """An epoch was a list of its steps: a million of them took 200 MB on every rank before the first was made."""
+    [epoch] = Order(10**15, 1, 0).epochs(7, 10**15)
+    assert len(epoch) == 10**15 - 7
+    assert (epoch[0].before, epoch[-1].before, next(iter(epoch)).before) == (7, 10**15 - 1, 7)

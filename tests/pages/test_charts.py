@@ -257,3 +257,13 @@ def test_a_long_histogram_of_staleness_is_binned(make: Make) -> None:
     chart = next(chart for chart in data_of(page([run])) if chart["id"] == "staleness")
     assert len(chart["data"][0]["x"]) <= 40
     assert sum(chart["data"][0]["y"]) == pytest.approx(100, abs=0.1)
+
+
+def test_the_accuracies_of_many_epochs_are_thinned(make: Make) -> None:
+    """A fit of 10,000 epochs had as many marks on its page."""
+    epochs = [{"epoch": number, "test_accuracy": number / 10_000} for number in range(1, 10_001)]
+    text = page([make("ddp", 100, epochs=epochs)])
+    chart = next(chart for chart in data_of(text) if chart["id"] == "accuracy")
+    assert 100 <= len(chart["data"][0]["x"]) <= 200
+    assert (chart["data"][0]["x"][-1], chart["data"][0]["y"][-1]) == (10_000, 100)
+    assert "At most 200 epochs are shown." in words_of(text)

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from manyhands.errors import BadInput
+from manyhands.pages.learning_charts import _loss_by_steps
 from manyhands.pages.live import listing as listing_module
 from manyhands.pages.live import run_folders, summaries
 from manyhands.pages.live.listing import Listing
+from manyhands.pages.live.running import MOST_LOSSES, as_run
 from manyhands.pages.live.view import page_of
 from manyhands.record.live import CURVE, Live
+from manyhands.record.live_state import read_state
 from manyhands.record.run import Run
 from manyhands.record.run_folder import LOCK, held
 from tests.pages.live_runs import change, silent_since, tell, train
@@ -284,3 +287,25 @@ def test_the_curve_of_a_long_run_spans_all_of_it(tmp_path: Path) -> None:
     assert steps[0] == 1
     assert CURVE // 2 <= len(steps) <= CURVE
     assert steps[-1] > 4.9 * CURVE
+
+
+def test_a_live_file_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
+    """All epochs were written twice a second; from 200,000 on, the file was too large to be read."""
+    run = Run("glyphs", "ddp", epochs=[{"epoch": number, "test_accuracy": 0.5} for number in range(1, 10_001)])
+    train(tmp_path, range(1, 2), run)
+    tested = json.loads((tmp_path / "live.json").read_text())["tested"]
+    assert len(tested) <= CURVE
+    assert tested[-1] == [10_000, 0.5]
+
+
+def test_the_curve_of_a_running_run_reaches_its_last_step(tmp_path: Path) -> None:
+    """Beyond 200,000 steps the page of a running run showed no new loss."""
+    train(tmp_path, range(1, 1_000_001, 50_000), total=2_000_000)
+    state = read_state(tmp_path)
+    assert state is not None
+    run = as_run(state, "running")
+    assert len(run.losses) <= MOST_LOSSES
+    points = _loss_by_steps(run)
+    assert points[0][1] == 3.0
+    assert points[-1][0] == pytest.approx(950_001, abs=run.steps_per_loss)
+    assert points[-1][1] == pytest.approx(3.0 / 950_001)

@@ -53,7 +53,7 @@ def runs(
     if strategy is not None and strategy != SCRIPT:
         strategy = full_name(strategy)
     unreadable: list[str] = []
-    found = find_runs(root, task, strategy, status, unreadable)
+    found = find_runs(root, task, strategy, status, unreadable, series=as_json)
     if as_json:
         terminal.show_json({"runs": [{"folder": str(run.folder), **run.record()} for run in found]})
     else:

@@ -9,11 +9,11 @@ order is a pure function, so any step of any epoch can be asked for directly: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -99,12 +99,12 @@ class Order:
                 (number + 1) % self.accumulate == 0 or number + 1 == per_epoch,
             )
 
-    def epochs(self, done: int, total: int) -> Iterator[list[PlannedStep]]:
+    def epochs(self, done: int, total: int) -> Iterator[Steps]:
         """The steps of a fit after the first `done` and up to `total`, an epoch at a time."""
         while done < total:
-            steps = list(islice(self.steps(*divmod(done, self.steps_per_epoch)), total - done))
-            yield steps
-            done += len(steps)
+            end = min(total, done - done % self.steps_per_epoch + self.steps_per_epoch)
+            yield Steps(self, range(done, end))
+            done = end
 
     def at(self, index: int) -> PlannedStep:
         """One step of the fit, counted from 0."""
@@ -133,6 +133,31 @@ class Order:
         begin, end = shard.bounds(self.read)
         start, stop = shard_bounds(end - begin, step.number, self.steps_per_epoch)
         return own[start:stop]
+
+
+@dataclass(frozen=True)
+class Steps(Sequence[PlannedStep]):
+    """Steps of one epoch, planned when they are asked for: there may be millions."""
+
+    order: Order
+    numbers: range  # of the steps, counted from the fit's first
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedStep: ...
+    @overload
+    def __getitem__(self, index: slice) -> Steps: ...
+    def __getitem__(self, index: int | slice) -> PlannedStep | Steps:
+        if isinstance(index, slice):
+            return Steps(self.order, self.numbers[index])
+        return self.order.at(self.numbers[index])
+
+    def __iter__(self) -> Iterator[PlannedStep]:
+        if not self.numbers:
+            return iter(())
+        return islice(self.order.steps(*divmod(self.numbers[0], self.order.steps_per_epoch)), len(self.numbers))
 
 
 @lru_cache(maxsize=4)

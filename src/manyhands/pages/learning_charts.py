@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..record.run import Run
+from ..record.thinned import thinned
 from .chart import Drawing, Series, chart
 from .figure import NAMED, Figure, figure, legend, log_axis, short
 from .figures import accuracy, number, percent
 from .row_figure import PATTERN, even_rows, heatmap, rows_figure
 
+EPOCHS = 200  # points of the accuracies at most
 POINTS = 60  # a curve has at most so many points; each is the mean of a window of steps
 CLASSES = 20  # so many classes fit a chart; of more, the hardest are shown
 BINS = 40  # bars of a histogram at most
@@ -30,7 +32,7 @@ def _loss_by_steps(run: Run) -> Points:
 
 def _loss_by_time(run: Run) -> Points:
     """An epoch's seconds spread evenly over its steps."""
-    steps, ends = len(run.losses or []), [(0, 0.0)]  # steps and seconds at the end of every epoch
+    steps, ends = len(run.losses or []) * run.steps_per_loss, [(0, 0.0)]  # steps and seconds at the end of every epoch
     for epoch in run.epochs or []:
         seconds, samples = number(epoch.get("seconds")), number(epoch.get("samples"))
         if not seconds or not samples or not run.batch_size or ends[-1][0] == steps:
@@ -51,7 +53,7 @@ def _windows(place: Callable[[int], float], run: Run) -> Points:
         window = losses[start : start + size]
         known = window[np.isfinite(window)]
         if known.size:
-            points.append((place(start + window.size), float(known.mean())))
+            points.append((place((start + window.size) * run.steps_per_loss), float(known.mean())))
     return points
 
 
@@ -67,7 +69,7 @@ def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Draw
     fig = figure(220, {"title": unit, "rangemode": "tozero"}, y, legend=names)
     for item, points in found:
         _add_curve(fig, item, points, "loss %{y:.4g} at %{x:.4~g}", mode="lines" if len(points) > 1 else "markers")
-    window = max(_window(item.run) for item, _ in found)
+    window = max(_window(item.run) * item.run.steps_per_loss for item, _ in found)
     caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
     caption += " The scale of the loss is logarithmic." if steep else ""
     rows = [
@@ -95,10 +97,11 @@ loss_by_steps = chart("loss-steps", "Training loss by steps", _loss_by_steps, NO
 def _accuracies(run: Run) -> Points:
     """In percent, after each epoch; of the end alone where that is all there is."""
     points = [
-        (index + 1, 100 * value)
+        (number(epoch.get("epoch")) or index + 1, 100 * value)
         for index, epoch in enumerate(run.epochs or [])
         if (value := number(epoch.get("test_accuracy"))) is not None
     ]
+    points = list(thinned(points, EPOCHS))
     final = accuracy(run)
     return points or ([(max(1, len(run.epochs or [])), 100 * final)] if final is not None else [])
 
@@ -107,11 +110,12 @@ def _accuracies(run: Run) -> Points:
 def accuracy_chart(found: list[tuple[Series, Points]]) -> Drawing:
     """Test accuracy after each epoch; with one epoch only, a dot per run."""
     longest = max(len(points) for _, points in found)
+    last = max(points[-1][0] for _, points in found)
     unit = {"title": "test accuracy (%)", "ticksuffix": " %"}
     if longest == 1:
         fig, title = _ends(found, unit), "Test accuracy at the end"
     else:
-        x, names = {"title": "epochs", "dtick": 1 if longest <= 20 else None}, legend(item.tick for item, _ in found)
+        x, names = {"title": "epochs", "dtick": 1 if last <= 20 else None}, legend(item.tick for item, _ in found)
         fig, title = figure(220, x, unit, legend=names), None
         for item, points in found:
             marker = {"symbol": item.symbol, "size": 8, "color": item.colour}
@@ -119,7 +123,10 @@ def accuracy_chart(found: list[tuple[Series, Points]]) -> Drawing:
     rows = [
         (item.index, [item.name, *(f"{value:.2f} %" for _, value in (points[0], points[-1]))]) for item, points in found
     ]
-    return Drawing(fig, "The scale does not begin at zero.", ("strategy", "first", "last"), rows, title)
+    caption = "The scale does not begin at zero."
+    if any(len(item.run.epochs or []) > EPOCHS for item, _ in found):
+        caption += f" At most {EPOCHS} epochs are shown."
+    return Drawing(fig, caption, ("strategy", "first", "last"), rows, title)
 
 
 def _ends(found: list[tuple[Series, Points]], unit: dict[str, str]) -> Figure:

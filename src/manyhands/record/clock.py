@@ -17,7 +17,8 @@ both (`core_watch.py`); a rank that looks slow may just have had no core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
@@ -37,7 +38,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.phases = [0] * len(PHASES)  # nanoseconds in each phase while running
-        self.step_ends: list[int] = []  # nanoseconds since the stretch began, running total
+        self.step_ends = array("q")  # nanoseconds since the stretch began, running total; 8 bytes per step
         self.bytes = 0
         self.overlapped = 0  # communication hidden behind backward
         self.steps = 0
@@ -124,12 +125,12 @@ class Clock:
             if self._tracing:
                 self.trace.append((self.steps, NUMBER["communication"], began, ended))
 
-    def resume(self, phases: list[int], step_ends: list[int], counted: int, overlapped: int, late: int) -> None:
+    def resume(self, phases: list[int], step_ends: Sequence[int], counted: int, overlapped: int, late: int) -> None:
         """Go on from what an earlier part of the run had measured."""
         self.phases[:] = phases
-        self.step_ends, self.steps = list(step_ends), len(step_ends)
+        self.step_ends, self.steps = array("q", step_ends), len(step_ends)
         self._resumed = self.steps
-        self._elapsed = step_ends[-1] if step_ends else 0
+        self._elapsed = self.step_ends[-1] if self.steps else 0
         self.bytes, self.overlapped, self.late = counted, overlapped, late
 
     def start(self) -> None:
@@ -180,7 +181,7 @@ class Clock:
         """What the record needs, as plain numbers."""
         return {
             "phases": list(self.phases),
-            "step_ends": list(self.step_ends),
+            "step_ends": self.step_ends,
             "bytes": self.bytes,
             "overlapped": self.overlapped,
             "trace": list(self.trace),

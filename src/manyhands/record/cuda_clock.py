@@ -16,6 +16,7 @@ the next, and split in the shares of phases that a short eager sample of the sam
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,7 +147,7 @@ class CudaClock(Clock):
         """Measure some steps that do not count; the list holds their phases afterwards."""
         kept = self.phases, self.step_ends, self.steps, self.trace, self._elapsed, self.bytes, self.overlapped
         measured = self.phases = [0] * len(PHASES)
-        self.step_ends, self.trace, self._elapsed = [], [], 0
+        self.step_ends, self.trace, self._elapsed = array("q"), [], 0
         self.start()
         try:
             yield measured

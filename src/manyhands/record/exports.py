@@ -14,14 +14,18 @@ def find_runs(
     strategy: str | None = None,
     status: str | None = None,
     unreadable: list[str] | None = None,
+    series: bool = True,
 ) -> list[Run]:
-    """Every readable run below a folder, newest first; what is no record is passed over, and why goes to `unreadable`."""
+    """Every readable run below a folder, newest first; what is no record is passed over, and why goes to `unreadable`.
+
+    `series` as in Run.load.
+    """
     if not root.is_dir():
         raise BadInput(f"no folder {root}; runs are kept in runs/ unless --run-dir said otherwise")
     found = []
     for record in root.rglob(RECORD_FILE):
         try:
-            run = Run.load(record, weights=False)
+            run = Run.load(record, weights=False, series=series)
         except BadInput as problem:
             if unreadable is not None:
                 unreadable.append(str(problem))

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .run import PHASES, Run, finite
+from .thinned import thinned
 from .usage import Usage
 from .whole_file import whole
 
 LIVE_FILE = "live.json"
 WRITE_SECONDS = 0.5
-CURVE = 400  # points of the loss curve at most
+CURVE = 400  # points of the loss curve, and of the accuracies, at most
 LONG = ("losses", "epochs", "per_rank")  # of the record: what grows with the fit
 
 
@@ -74,7 +75,7 @@ class Live:
             },
             "phases_ms": dict(zip(PHASES, (value / steps / 1e6 for value in phases), strict=False)),
             "curve": self._curve,
-            "tested": [[entry["epoch"], entry.get("test_accuracy")] for entry in self.run.epochs],
+            "tested": [[entry["epoch"], entry.get("test_accuracy")] for entry in thinned(self.run.epochs, CURVE)],
             **self.usage.now(),
             "run": self._record(),
         }

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -111,7 +111,8 @@ class Run(Presented):
         self.weights: dict[str, Any] | None = None
         self.ema_weights: dict[str, Any] | None = None
         self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
-        self.durations_ms: list[float] = []  # of every step, the mean over ranks
+        self.durations_ms: Sequence[float] = []  # of every step, the mean over ranks
+        self.steps_per_loss = 1  # a running run of very many steps tells its losses in units of several
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
 
@@ -140,7 +141,11 @@ class Run(Presented):
         return {f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def to_json(self) -> str:
-        return json.dumps(self.record(), indent=1, allow_nan=False)
+        """The record, a value per line; the losses, of which there may be a million, in one."""
+        record = self.record()
+        losses = json.dumps(record["losses"], allow_nan=False)
+        text = json.dumps({**record, "losses": []}, indent=1, allow_nan=False)
+        return text.replace('\n "losses": []', f'\n "losses": {losses}')
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the record, the timeline and the weights into `folder`: all of them whole, or none.
@@ -178,19 +183,22 @@ class Run(Presented):
         return cls(**{key: value for key, value in record.items() if key in forms and fits(value, forms[key])})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], weights: bool = True) -> Run:
-        """Read a run folder or its run.json; the weights come along where they are stored (and wanted)."""
+    def load(cls, path: str | os.PathLike[str], weights: bool = True, series: bool = True) -> Run:
+        """Read a run folder or its run.json; the weights come along where they are stored (and wanted).
+
+        Without `series`, the losses of all steps and the timeline are passed over, as lists of many runs have no use for.
+        """
         target = Path(path)
         file = target / RECORD_FILE if target.is_dir() else target
         if not file.is_file():
             raise BadInput(f"no run at {target}: {RECORD_FILE} not found there")
-        data = read_json(file, LARGEST_RECORD)
+        data = read_json(file, LARGEST_RECORD, unparsed="" if series else "losses")
         if not isinstance(data, dict):
             raise BadInput(f"{file} is not a manyhands run record (a {type(data).__name__}, not an object)")
         run = cls.from_record(data, str(file))
         run.folder = file.parent
         timeline = file.parent / TIMELINE_FILE
-        if timeline.is_file():
+        if series and timeline.is_file():
             with contextlib.suppress(BadInput):
                 loaded = read_json(timeline, LARGEST_RECORD)
                 run.timeline = loaded if fits(loaded, TIMELINE) else []

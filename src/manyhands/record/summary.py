@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ NOT_SAID = {"cpu_ms": None, "stolen_ms": None, "switches": None}
 
 
 def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
-    """The record's figures of time, phases, bytes and losses from the ranks' own (servers come after the ranks)."""
+    """The record's figures of time, phases and bytes from the ranks' own (servers come after the ranks)."""
     training = [item for item in figures if item["rank"] < ranks]
     steps = max(item["steps"] for item in training)
     samples = sum(item["samples"] for item in training if not item["repeats"])  # a stage sees samples of others
@@ -29,8 +30,7 @@ def summarise(figures: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
         "step_ms": _step_ms(durations),
-        "durations_ms": durations.tolist(),
-        "losses": mean_losses(figures, 0, steps),
+        "durations_ms": array("d", durations.tobytes()),
         "phases_ms": dict(zip(PHASES, (phases.mean(axis=0) / per_step).tolist(), strict=True)),
         "overlapped_communication_ms": float(np.mean([item["overlapped"] for item in training]) / per_step),
         "communication_bytes": sum(item["bytes"] for item in figures) / max(steps, 1),
@@ -78,25 +78,6 @@ def _on_cores(item: dict[str, Any], phases: Sequence[float]) -> dict[str, Any]:
         "stolen_ms": last[STOLEN] / (1e6 * max(last[MADE] - first[MADE], 1)),
         "switches": {"voluntary": switches[0], "involuntary": switches[1]},
     }
-
-
-def sum_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, samples, and the units that losses are means over, of each step from `first` up to `steps`, over ranks."""
-    sums, counts, counted = np.zeros(steps - first), np.zeros(steps - first, dtype=np.int64), np.zeros(steps - first)
-    for item in figures:
-        for step, mean, count, units in item["losses"]:
-            if first <= step < steps:
-                counts[step - first] += count
-                if units:
-                    sums[step - first] += mean * units
-                    counted[step - first] += units
-    return sums, counts, counted
-
-
-def mean_losses(figures: Sequence[dict[str, Any]], first: int, steps: int) -> list[float | None]:
-    """The loss of each step from `first` up to `steps`, over all ranks."""
-    sums, _, units = sum_losses(figures, first, steps)
-    return [float(total / count) if count else None for total, count in zip(sums, units, strict=True)]
 
 
 def _durations_ms(training: Sequence[dict[str, Any]]) -> np.ndarray:

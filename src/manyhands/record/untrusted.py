@@ -21,6 +21,7 @@ from ..errors import BadInput
 LARGEST = 2**64  # beyond that nothing was counted or measured
 DEEPEST = 20  # levels of lists and objects; records have five
 # Control characters but for newline and tab, signs that change the direction of writing, halves of characters.
+_NUMBERS = {float, int, type(None)}
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -31,7 +32,7 @@ def plain(text: str) -> str:
 
 def read_json(file: Path, most_bytes: int, only: Collection[str] | None = None, unparsed: str = "") -> Any:
     """The content of a JSON file; bad input, in one line, if it is none. `only`: of an object, these fields alone;
-    `unparsed`: another one, a long list of numbers, whose text is passed over."""
+    `unparsed`: a field, a long list of numbers, whose text is passed over."""
     try:
         if not file.is_file():  # a pipe would keep us waiting
             raise BadInput(f"{file} is not a file")
@@ -39,11 +40,10 @@ def read_json(file: Path, most_bytes: int, only: Collection[str] | None = None, 
         if size > most_bytes:
             raise BadInput(f"{file} cannot be read: {size:,} bytes are more than such a file may have ({most_bytes:,})")
         text = file.read_text(encoding="utf-8")
-        if only is None:
-            return cleaned(json.loads(text))
-        found = json.loads(_without(text, unparsed))
-        chosen = {key: found[key] for key in only if key in found} if isinstance(found, dict) else found
-        return cleaned(chosen)
+        found = json.loads(_without(text, unparsed) if unparsed else text)
+        if only is not None and isinstance(found, dict):
+            found = {key: found[key] for key in only if key in found}
+        return cleaned(found)
     except OSError as problem:
         raise BadInput(f"{file} cannot be read ({problem.strerror})") from None
     except RecursionError:
@@ -66,6 +66,8 @@ def walk(value: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, list | tuple):
+        if set(map(type, value)) <= _NUMBERS:  # the losses of a million steps
+            return [change(item) for item in value]
         return [walk(item, change, depth + 1) for item in value]
     if isinstance(value, Mapping):
         return {change(str(key)): walk(item, change, depth + 1) for key, item in value.items()}

@@ -244,7 +244,9 @@ class Attempts:
             run.faults.append(content)
             kind, content = "note", content["message"]
         if kind == "epoch":
-            run.epochs = [entry for entry in run.epochs if entry["epoch"] != content["epoch"]] + [content]
+            while run.epochs and run.epochs[-1]["epoch"] >= content["epoch"]:  # made again after a restart
+                run.epochs.pop()
+            run.epochs.append(content)
         if kind == "started":
             self.started = content
             for fault in run.faults:

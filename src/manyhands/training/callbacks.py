@@ -33,7 +33,8 @@ class OnStep(Observer):
         done = step.before + 1
         with self.rank.clock.during("other"):
             self.figures.losses.read()
-            mine = [entry for entry in self.figures.losses.known[-1:] if entry[0] == step.before]
+            latest = self.figures.losses.latest
+            mine = [latest] if latest is not None and latest[0] == step.before else []
             everyone = (self.rank.gather(mine) or []) if self._together else [mine]
             stop = False
             if self.rank.leads:

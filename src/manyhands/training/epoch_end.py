@@ -11,14 +11,13 @@ from torch import Tensor
 
 from ..data.order import PlannedStep
 from ..record.cores import available_cores
-from ..record.summary import mean_losses
+from ..record.step_losses import as_recorded
 from ..strategies.contract import Worker
 from ..strategies.job import Job
 from ..strategies.pieces.rank_model import full_weights
 from ..world.rank import Rank
 from .evaluation import Evaluation
 from .figures import RankFigures
-from .losses import weighted_mean
 from .observers import Observer
 
 
@@ -95,17 +94,22 @@ class EpochEnd(Observer):
     def _look_back(self, last: PlannedStep) -> None:
         rank = self.rank
         rank.say("evaluation" if rank.leads else "wait")
-        everyone = rank.gather(self.figures.losses.all(since=last.before - last.number))
+        done, history = last.before + 1, self.figures.history
+        everyone = rank.gather(self.figures.losses.hand_over(done))
         self.collected, self.weights, self.averaged = False, None, None
         if self._evaluates(last):
             self.collect()
         entry = None
         if everyone is not None:  # rank 0 has them; where ranks may go on without each other, all have
-            entry = self._entry(last, everyone)
-            self.figures.history.add_epoch(entry)
+            history.add_losses([own for own in everyone if own is not None], done)
+            entry = self._entry(last)
+            history.add_epoch(entry)
+            if last.number + 1 == self._order.steps_per_epoch:
+                history.begin_epoch()
             if rank.leads:
                 if self.logs:
-                    rank.tell("losses", self._losses(last, everyone))
+                    first = last.before - last.number
+                    rank.tell("losses", (first, as_recorded(history.losses[first:])))
                 rank.tell("epoch", entry)
         if self.worker.updater.by_figure and last.number + 1 == self._order.steps_per_epoch:
             self._follow(entry)
@@ -114,15 +118,14 @@ class EpochEnd(Observer):
         """Whether the weights are tested after this epoch, as every process knows."""
         return self._tests and ((last.epoch + 1) % self._every == 0 or last.before + 1 >= self._last_step)
 
-    def _entry(self, last: PlannedStep, everyone: list[Any]) -> dict[str, Any]:
+    def _entry(self, last: PlannedStep) -> dict[str, Any]:
         """What the record says of an epoch."""
         history = self.figures.history
-        losses = [loss for own in everyone if own is not None for loss in own]
         entry: dict[str, Any] = {
             "epoch": last.epoch + 1,
-            "loss": weighted_mean(losses),
+            "loss": history.epoch_loss,
             "seconds": self.figures.epoch_seconds,
-            "samples": sum(count for _, _, count, _ in losses),
+            "samples": history.epoch_samples,
             "learning_rate": self.worker.learning_rate,
         }
         if not self._evaluates(last):
@@ -138,12 +141,6 @@ class EpochEnd(Observer):
             entry.update(_figures("ema_test", averaged))
         history.evaluation_seconds += time.monotonic() - began if test is not None else 0.0
         return entry
-
-    def _losses(self, last: PlannedStep, everyone: list[Any]) -> tuple[int, list[float | None]]:
-        """The steps before this epoch, and the loss of each of its steps over all ranks."""
-        first = last.before - last.number
-        found = [{"losses": own} for own in everyone if own is not None]
-        return first, mean_losses(found, first, last.before + 1)
 
     def _follow(self, entry: dict[str, Any] | None) -> None:
         """A schedule that goes by a figure gets that of rank 0 on every process: the test loss, else the epoch's own."""

@@ -7,11 +7,10 @@ a resume       restore(): the figures go on where the history ends
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
+from array import array
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 from ..data.batches import Batch
 from ..data.order import PlannedStep
 from ..record.running_totals import RunningTotals
+from ..record.step_losses import as_recorded
 from ..record.summary import summarise
 from ..strategies.contract import Loss, Worker
 from ..world.rank import Rank
@@ -88,8 +88,9 @@ class RankFigures(Observer):
 
     def since(self, step: int) -> dict[str, Any]:
         """What this process measured: totals, and the steps from `step` on one by one."""
-        durations = [end - begin for begin, end in pairwise([0, *self.clock.step_ends][step:])]
-        return {**self._totals(), "losses": self.losses.all(step), "durations": durations}
+        ends = self.clock.step_ends
+        durations = np.diff(np.array(ends[step:]), prepend=ends[step - 1] if step else 0)
+        return {**self._totals(), "losses": self.losses.hand_over(self.clock.steps), "durations": durations}
 
     def history_of(self, everyone: list[dict[str, Any]], epoch_over: bool) -> dict[str, Any]:
         """The history up to now as a checkpoint keeps it, out of what every process measured."""
@@ -103,19 +104,16 @@ class RankFigures(Observer):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on counting where a checkpoint was taken, which the worker has loaded."""
-        past = self.history = History.restored(checkpoint.history)
+        past = self.history = History.restored(checkpoint.history, checkpoint.number)
         self._updates_before, self._updates_past = self.worker.updates, past.updates
         self._resumed_step, self._resumed_seconds = checkpoint.step, past.epoch_seconds
         mine = share_of_past(past, self.rank)
-        ends = np.cumsum(np.asarray(past.durations, dtype=np.int64)).tolist()
+        ends = array("q", np.cumsum(np.array(past.durations)).tobytes())
         self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
         self.samples = self._past_samples = mine["samples"]
         self.made = mine.get("made", checkpoint.step)
         self._samples_before = past.samples
-        if self.rank.leads:  # the epoch's own mean loss is still to come
-            for step in range(checkpoint.step - checkpoint.number, checkpoint.step):
-                if past.counts[step]:
-                    self.losses.known.append((step, past.losses[step], past.counts[step], past.units[step]))
+        self.losses.begin(checkpoint.step)
 
     # ------------------------------------------------------------ for the record
 
@@ -132,19 +130,17 @@ class RankFigures(Observer):
             "helped": self.helped,
             "lockstep": self.lockstep,
             "marks": self.marks.kept,
-            "losses": self.losses.all(),
             "peak_memory_bytes": peak_memory(self.rank.device),
         }
 
     def record_of(self, everyone: list[dict[str, Any]]) -> dict[str, Any]:
         """The figures of the record, out of what every process measured."""
         record = summarise(everyone, self.rank.ranks)
-        resumed = self._resumed_step
-        if resumed or self.survive:  # ranks may have been others before, or have died
+        if self._resumed_step or self.survive:  # ranks may have been others before, or have died
             record["samples"] = self._all_samples(everyone)
             record["samples_per_second"] = record["samples"] / record["seconds"]
-        record["losses"][:resumed] = [None if math.isnan(loss) else loss for loss in self.history.losses[:resumed]]
         record.update(
+            losses=as_recorded(self.history.losses),
             updates=self._all_updates(everyone),
             epochs=self.history.epochs,
             test=self.history.test,

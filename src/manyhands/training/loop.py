@@ -64,7 +64,7 @@ class Loop:
                 pause = self._heed(after_step(step)) or pause
             if self.stopped is not None:
                 break
-            if pause and step is not steps[-1]:
+            if pause and step != steps[-1]:
                 self._pause(step)
                 for paused in self._paused:
                     paused(step)

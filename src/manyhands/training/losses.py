@@ -1,4 +1,7 @@
-"""The losses of one rank's steps. Those on a GPU come back in blocks, read when they have arrived, so that no step waits."""
+"""The losses of one rank's steps. Those on a GPU come back in blocks, read when they have arrived, so that no step waits.
+
+A rank keeps them until they are handed over, at the end of an epoch or for a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RankFailed
+from ..record.step_losses import StepLosses
 from ..strategies.contract import Loss
 from ..world.health.heartbeats import who
 from ..world.rank import Rank
@@ -19,11 +23,12 @@ Known = tuple[int, float, int, float]  # step, mean, samples, and the units it i
 
 
 class Losses:
-    """`known` holds (step, mean, samples, units) of every step whose loss has arrived, steps counted from 0."""
+    """`latest` is the last that has arrived, its step counted from 0."""
 
     def __init__(self, rank: Rank):
         self.rank = rank
-        self.known: list[Known] = []
+        self.latest: Known | None = None
+        self._known = StepLosses()
         self._there: list[tuple[int, Loss]] = []  # (first step, means and samples of each) still on the device
         self._steps_there = 0
         self._travelling: deque[tuple[Tensor, torch.cuda.Event, list[tuple[int, int]]]] = deque()
@@ -55,10 +60,15 @@ class Losses:
                 while self._travelling and self._travelling[0][1].query():
                     self._arrive()
 
-    def all(self, since: int = 0) -> list[Known]:
-        """Those of the steps from `since` on."""
+    def hand_over(self, upto: int) -> StepLosses:
+        """Those of the steps up to `upto` that were not handed over yet; from then on this rank knows them no more."""
         self.read()
-        return [entry for entry in self.known if entry[0] >= since]
+        known, self._known = self._known, StepLosses(first=upto)
+        return known
+
+    def begin(self, step: int) -> None:
+        """So many steps were made before this launch."""
+        self._known = StepLosses(first=step)
 
     def read(self) -> None:
         """Wait for all that are still on the device."""
@@ -98,7 +108,8 @@ class Losses:
                 phase="forward",
                 kind="loss",
             )
-        self.known.append((step, mean, count, 0.0 if math.isnan(units) or not count else units))
+        self.latest = (step, mean, count, 0.0 if math.isnan(units) or not count else units)
+        self._known.note(*self.latest)
 
 
 def weighted_mean(losses: Iterable[Known]) -> float | None:

@@ -73,13 +73,13 @@ class ProgressReports(Observer):
             return
         self._told = now
         clock, board = self._rank.clock, self._rank.board
-        seconds, known = clock.seconds, self._losses.known
+        seconds, latest = clock.seconds, self._losses.latest
         content = {
             "step": clock.steps,
             "steps": self._job.total_steps,
             "epoch": step.epoch + 1,
             "epochs": self._job.epochs,
-            "loss": known[-1][1] if known and known[-1][3] else None,  # a share of nothing but padding has none
+            "loss": latest[1] if latest and latest[3] else None,  # a share of nothing but padding has none
             "samples_per_second": self._job.order.samples_up_to(step) / seconds if seconds else None,
             "phases": list(clock.phases),
             "beats": [(beat.rank, beat.step, beat.phase) for beat in map(board.beat, range(self._rank.ranks))],

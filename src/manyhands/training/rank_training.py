@@ -60,9 +60,8 @@ class RankTraining:
             rank.tell("started", time.monotonic())  # of the machine, so a caller on it has the same
         self.figures.marks.begin(self.figures.made)
         self.loop.run(self.job.order.epochs(rank.clock.steps, self.job.total_steps))
-        if (
-            not self.epoch_end.collected
-        ):  # nothing was tested after the last epoch, or none was trained: so on every process
+        # where nothing was tested after the last epoch, or none was trained: the same on every process
+        if not self.epoch_end.collected:
             self.epoch_end.collect()
         outcome = self._outcome()
         rank.done()

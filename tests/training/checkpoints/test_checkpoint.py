@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from manyhands.errors import BadInput
+from manyhands.record.step_losses import StepLosses
 from manyhands.training.checkpoints.checkpoint import FILES, MANIFEST, Checkpoint, published
+from manyhands.training.checkpoints.history import History
 from manyhands.training.checkpoints.interval import Interval, interval
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
 from manyhands.training.checkpoints.read import Damaged, latest, load
@@ -263,3 +265,30 @@ def test_a_full_disk_is_said_and_leaves_the_others_whole(tmp_path: Path, monkeyp
     assert "is full (0.0 MB needed, 0.0 MB free); free some space there" in said[0][1]
     assert [file.name for file in tmp_path.iterdir()] == ["step-00000001"], "no half-written folder is left"
     load(published(tmp_path)[0])
+
+
+@pytest.mark.parametrize("units", [None, [1.0, 1.0, 3.0, 1.0]])
+def test_older_histories_give_the_epoch_that_goes_on(units: list[float] | None) -> None:
+    """They hold samples, and later units, of every step; now the epoch's sums stand there."""
+    stored = {
+        "losses": torch.tensor([9.0, 9.0, 2.0, 4.0], dtype=torch.float64),
+        "counts": torch.tensor([5, 5, 2, 2]),
+        "durations": torch.tensor([7, 7, 7, 7]),
+        "faults": [],
+    }
+    if units is not None:
+        stored["units"] = torch.tensor(units, dtype=torch.float64)
+    history = History.restored(stored, number=2)
+    assert history.epoch_loss == pytest.approx(3.0 if units is None else 2.5)
+    assert (history.samples, history.epoch_samples) == (14, 4)
+    assert (list(history.losses), list(history.durations)) == ([9.0, 9.0, 2.0, 4.0], [7] * 4)
+    again = History.restored(history.stored(), number=2)
+    assert (again.epoch_loss, again.epoch_samples, again.losses) == (history.epoch_loss, 4, history.losses)
+
+
+def test_a_checkpoint_holds_sixteen_bytes_per_step_made() -> None:
+    history = History()
+    history.add_losses([StepLosses()], 1000)
+    stored = history.stored()
+    assert sum(value.nbytes for value in stored.values() if isinstance(value, torch.Tensor)) == 8 * 1000
+    assert not [name for name, value in stored.items() if isinstance(value, list) and len(value) == 1000]

@@ -353,3 +353,25 @@ def thread_numbers(rank: int) -> tuple[int, int, int]:
 
 def test_the_thread_leaves_torchs_number_of_threads_alone(crew: Crew) -> None:
     assert crew.run(thread_numbers, 2) == [(2, 2, 1), (2, 2, 1)]
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self._store, self.asked = dist.HashStore(), 0
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return self._store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_ranks_find_each_other_with_a_few_questions_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank asked after every other one: 64 ranks opened the launch's file 4,096 times at their start."""
+    store = Counting()
+    monkeypatch.setattr(dist, "HashStore", lambda: store)
+    assert in_one_process(16, lambda group: group.size()) == [16] * 16
+    assert store.asked == 16 * 3  # where, how it went for all; rank 0: how it went for each

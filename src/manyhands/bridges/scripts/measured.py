@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.run import PHASES, Run, environment
+from ...record.step_losses import StepLosses, Together, as_recorded
 from ...record.summary import summarise, timeline
 from .board import EVALUATION, FIRST, LOSS, SAMPLES, STEPS, TOTALS, UNKNOWN, Board
 
@@ -40,8 +41,8 @@ def fill(run: Run, board: Board, left: Sequence[dict[str, Any]], began: float) -
             row["samples"] = None
     else:
         run.batch_size = _batch_size(figures)
-    if not any(item["losses"] for item in figures):
-        run.losses = []
+    if any(item["losses"] for item in figures):
+        run.losses = as_recorded(Together.of(map(_losses, figures), run.steps).means())
     _forget_unseen(run, figures)
     run.timeline = timeline(figures)
 
@@ -80,6 +81,13 @@ def _whole(item: dict[str, Any], board: Board, rank: int) -> dict[str, Any]:
         "peak_memory_bytes": None,
         "evaluation": row[EVALUATION],
     }
+
+
+def _losses(item: dict[str, Any]) -> StepLosses:
+    found = StepLosses()
+    for loss in item["losses"]:
+        found.note(*loss)
+    return found
 
 
 def _forget_unseen(run: Run, figures: Sequence[dict[str, Any]]) -> None:

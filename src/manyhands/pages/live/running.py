@@ -7,7 +7,7 @@ from ...record.live_state import State
 from ...record.run import SCHEMA, Run
 from ...record.untrusted import fits
 
-MOST_STEPS = 200_000  # a curve of more steps is shown in units of several
+MOST_LOSSES = 200_000  # a curve of more steps is shown in units of several
 
 
 def as_run(state: State, status: str, reason: str | None = None) -> Run:
@@ -17,7 +17,7 @@ def as_run(state: State, status: str, reason: str | None = None) -> Run:
     run.steps = max(0, state["step"] or 0)
     run.samples_per_second, run.phases_ms = state["samples_per_second"], dict(state["phases_ms"])
     run.seconds = run.steps * sum(filter(None, run.phases_ms.values())) / 1000  # by what the words mean (docs/words.md)
-    run.losses = _losses(state)
+    run.steps_per_loss, run.losses = _losses(state)
     run.epochs = [{"epoch": epoch, "test_accuracy": accuracy} for epoch, accuracy in state["tested"]]
     return run
 
@@ -31,10 +31,12 @@ def _so_far(state: State) -> Run:
         return Run(task=state["task"], strategy=name, options=options, ranks=state["ranks"])
 
 
-def _losses(state: State) -> list[float | None]:
-    """One entry per step, as a record has them; the steps in between are not known."""
-    points = [(step, loss) for step, loss in state["curve"] if 0 < step <= MOST_STEPS and fits(loss, float)]
-    losses: list[float | None] = [None] * max((step for step, _ in points), default=0)
+def _losses(state: State) -> tuple[int, list[float | None]]:
+    """One entry per step, or per so many steps, as a record has them; what is in between is not known."""
+    points = [(step, loss) for step, loss in state["curve"] if step > 0 and fits(loss, float)]
+    last = max((step for step, _ in points), default=0)
+    each = max(1, -(-last // MOST_LOSSES))
+    losses: list[float | None] = [None] * -(-last // each)
     for step, loss in points:
-        losses[step - 1] = loss
-    return losses
+        losses[(step - 1) // each] = loss
+    return each, losses

@@ -46,7 +46,7 @@ def matched(folder: str | os.PathLike[str]) -> tuple[list[Score], int]:
     root = Path(os.path.abspath(folder))
     ledger: Callable[[Path], Forecasts] = cache(lambda place: Forecasts(read(place)))
     scores, refused_but_ran = [], 0
-    for run in find_runs(root, status="done"):
+    for run in find_runs(root, status="done", series=False):
         entry = _forecast_of(run, root, ledger)
         if entry is not None and (found := score_run(entry, run)) is not None:
             scores.append(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...record.run import PHASES
-from ...record.summary import sum_losses
+from ...record.step_losses import StepLosses, Together
 from ...world.rank import Rank
 
 TOTALS = ("rank", "trains", "phases", "bytes", "overlapped", "late", "samples", "made", "fresh")  # kept per process
@@ -21,14 +21,15 @@ TOTALS = ("rank", "trains", "phases", "bytes", "overlapped", "late", "samples", 
 class History:
     """What was measured up to a step, merged over ranks; rank 0 keeps it."""
 
-    losses: list[float] = field(default_factory=list)  # mean of each step, nan where unknown
-    counts: list[int] = field(default_factory=list)  # samples behind them
-    units: list[float] = field(default_factory=list)  # what they are means over; samples in older checkpoints
-    durations: list[int] = field(default_factory=list)  # nanoseconds of each step, mean over ranks
+    losses: array[float] = field(default_factory=lambda: array("d"))  # mean of each step, nan where unknown
+    durations: array[int] = field(default_factory=lambda: array("q"))  # nanoseconds of each step, mean over ranks
     epochs: list[dict[str, Any]] = field(default_factory=list)
     test: dict[str, Any] | None = None
     ema_test: dict[str, Any] | None = None  # of the averaged weights
-    epoch_seconds: float = 0.0  # of the epoch that goes on
+    epoch_seconds: float = 0.0  # of the epoch that goes on,
+    epoch_sum: float = 0.0  # the sum of its losses,
+    epoch_units: float = 0.0  # what they are means over,
+    epoch_samples: int = 0  # and the samples behind them
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     pause_seconds: float = 0.0  # between epochs, beside evaluation and checkpoints
@@ -38,37 +39,68 @@ class History:
     faults: list[dict[str, Any]] = field(default_factory=list)
     per_rank: list[dict[str, Any]] = field(default_factory=list)  # every process: phases, bytes, samples, ...
 
+    def add_losses(self, everyone: Sequence[StepLosses], steps: int) -> None:
+        """Append those of the steps that the processes have handed over now, up to `steps`."""
+        found = Together.of(everyone, steps - len(self.losses))
+        self.losses.frombytes(found.means().tobytes())
+        self.epoch_sum += float(found.sums.sum())
+        self.epoch_units += float(found.units.sum())
+        self.epoch_samples += found.samples
+
     def add(self, everyone: Sequence[dict[str, Any]], steps: int, ranks: int) -> None:
-        """Append the steps that the processes report since the last time."""
-        first = len(self.losses)
-        sums, counts, units = sum_losses(everyone, first, steps)
-        self.losses += np.where(units > 0, sums / np.where(units > 0, units, 1), math.nan).tolist()
-        self.counts += counts.tolist()
-        self.units += units.tolist()
+        """Append the steps that the processes report since the last checkpoint."""
+        self.add_losses([item["losses"] for item in everyone], steps)
         trained = np.array([item["durations"] for item in everyone if item["rank"] < ranks])
-        self.durations += trained.mean(axis=0).astype(np.int64).tolist()
+        self.durations.frombytes(trained.mean(axis=0).astype(np.int64).tobytes())
         self.per_rank = [{name: item[name] for name in TOTALS} for item in everyone]
+
+    @property
+    def epoch_loss(self) -> float | None:
+        """The mean over all samples, or units, of the epoch that goes on."""
+        return self.epoch_sum / self.epoch_units if self.epoch_units else None
 
     def add_epoch(self, entry: dict[str, Any]) -> None:
         if self.epochs and self.epochs[-1]["epoch"] == entry["epoch"]:  # an earlier attempt ended in this epoch
             self.epochs.pop()
         self.epochs.append(entry)
 
+    def begin_epoch(self) -> None:
+        """The one before is over, not only ended for now."""
+        self.epoch_sum, self.epoch_units, self.epoch_samples = 0.0, 0.0, 0
+
     def stored(self) -> dict[str, Any]:
         """As plain data; long lists as tensors, which are written without holding the interpreter."""
         return {
             **vars(self),
             "epochs": list(self.epochs),  # it is written while training goes on
-            "losses": torch.tensor(self.losses, dtype=torch.float64),
-            "counts": torch.tensor(self.counts, dtype=torch.int64),
-            "units": torch.tensor(self.units, dtype=torch.float64),
-            "durations": torch.tensor(self.durations, dtype=torch.int64),
+            "losses": torch.from_numpy(np.array(self.losses)),
+            "durations": torch.from_numpy(np.array(self.durations)),
         }
 
     @classmethod
-    def restored(cls, stored: dict[str, Any]) -> History:
-        lists = {name: value.tolist() for name, value in stored.items() if isinstance(value, torch.Tensor)}
-        return cls(**{"samples": sum(lists["counts"]), "units": lists["counts"], **stored, **lists})
+    def restored(cls, stored: dict[str, Any], number: int) -> History:
+        """What a checkpoint carried that was taken after `number` steps of an epoch."""
+        known = {name: value for name, value in stored.items() if name in cls.__dataclass_fields__}
+        long = {
+            "losses": array("d", stored["losses"].double().numpy().tobytes()),
+            "durations": array("q", stored["durations"].long().numpy().tobytes()),
+        }
+        return cls(**{**_epoch_of_older(stored, number), **known, **long})
+
+
+def _epoch_of_older(stored: dict[str, Any], number: int) -> dict[str, Any]:
+    """Older checkpoints have samples, and the newer of them units, of every step instead of sums over the epoch."""
+    if "counts" not in stored:
+        return {}
+    losses, counts = stored["losses"].double(), stored["counts"]
+    since = len(losses) - number
+    units = stored.get("units", counts).double()[since:]
+    return {
+        "samples": int(counts.sum()),
+        "epoch_sum": float((losses[since:] * units)[units > 0].sum()),
+        "epoch_units": float(units.sum()),
+        "epoch_samples": int(counts[since:].sum()),
+    }
 
 
 def share_of_past(history: History, rank: Rank) -> dict[str, Any]:

@@ -59,7 +59,10 @@ def _in_order(checkpoint: Checkpoint) -> bool:
         and fits(checkpoint.strategy, str)
         and isinstance(checkpoint.state, dict)
         and isinstance(checkpoint.history, dict)
-        and all(isinstance(checkpoint.history.get(name), Tensor) for name in ("losses", "counts", "durations"))
+        and all(isinstance(checkpoint.history.get(name), Tensor) for name in ("losses", "durations"))
+        and all(
+            isinstance(checkpoint.history.get(name, Tensor()), Tensor) for name in ("counts", "units")
+        )  # of older ones
         and fits(checkpoint.history.get("faults"), list[dict[str, Any]])
         and {name: [dtype_name(value), list(value.shape)] for name, value in checkpoint.weights.items()}
         == {name: list(form) for name, form in checkpoint.task["weights"].items()}

@@ -75,7 +75,10 @@ class Memory:
 
 
 def _attach(store: Store, rank: int, layout: Layout, global_ranks: Sequence[int]) -> tuple[mmap.mmap, Layout]:
-    """Map the same memory on every rank: without a name where /proc allows it, else a file with its name removed."""
+    """Map the same memory on every rank: without a name where /proc allows it, else a file with its name removed.
+
+    Rank 0 hears all answers and tells what became of it: if everybody asked everybody, 64 ranks would ask 4,096 times.
+    """
     # The n-th time this group of keys is used (a store may outlive a process group), its keys carry n.
     use = (store.add("joined", 1) - 1) // layout.ranks
     ways = {"memfd": (_create_memfd, layout), "file": (_create_file, layout.modest())}
@@ -91,14 +94,20 @@ def _attach(store: Store, rank: int, layout: Layout, global_ranks: Sequence[int]
         mapped, problem = (None, "another host") if elsewhere else _open(where, fd, planned.nbytes)
         answer = {"problem": problem, "host": socket.gethostname() if elsewhere else None}
         store.set(f"{key}/{rank}", json.dumps(answer))
-        answers = [json.loads(store.get(f"{key}/{r}")) for r in range(layout.ranks)]
+        if rank == 0:
+            answers = (json.loads(store.get(f"{key}/{other}")) for other in range(layout.ranks))
+            failures = [
+                (other, answer) for other, answer in zip(global_ranks, answers, strict=True) if answer["problem"]
+            ]
+            store.set(f"{key}/failures", json.dumps(failures[:1]))
+        failures = json.loads(store.get(f"{key}/failures"))
         if fd >= 0:
             os.close(fd)
         if path:
             os.unlink(path)
-        if mapped is not None and not any(answer["problem"] for answer in answers):
+        if mapped is not None and not failures:
             return mapped, planned
-    failed, answer = next(pair for pair in zip(global_ranks, answers, strict=True) if pair[1]["problem"])
+    [(failed, answer)] = failures
     if answer["host"]:
         raise BadInput(
             f"manyhands_shm joins ranks of one host, but rank {failed} runs on {answer['host']}, "
