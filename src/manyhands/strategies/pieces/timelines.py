@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..timeline import Act, Await, Costs, Launch, Meet, Receive, Release, Send, Settle, Spare, Take, Work
 from .pipeline_schedules import Forward, plan, split_sizes
+from .stage_links import HEADER
 
 BEFORE, AFTER = ("load", "transfer", "augment"), ("update", "other")
 
@@ -149,6 +150,21 @@ def in_threads(costs: Costs, process: int, step: int, *, ranks: int, gathers: bo
         yield from _phases(part, AFTER)
 
 
+def _handling(costs: Costs, size: float) -> float:
+    """Between stages, a header goes ahead of every message (stage_links.py)."""
+    return costs.handling(8 * HEADER) + costs.handling(size)
+
+
+def _sent(costs: Costs, name: str, size: float, process: int, to: int) -> Iterator[Act]:
+    yield Work("communication", _handling(costs, size))
+    yield Send(name, max(0.0, costs.message(size, process, to) - 2 * costs.handling(size)))
+
+
+def _received(costs: Costs, name: str, size: float) -> Iterator[Act]:
+    yield Receive(name)
+    yield Work("communication", _handling(costs, size))
+
+
 def staged(
     costs: Costs,
     process: int,
@@ -177,21 +193,21 @@ def staged(
         key, bytes_on = f"{replica}/{chunk}", stage.sends * sizes[chunk]
         if isinstance(action, Forward):
             if number:
-                yield Receive(f"{key} to {number}")
+                yield from _received(costs, f"{key} to {number}", stages[number - 1].sends * sizes[chunk])
             yield Work("forward", passes["forward"] * stage.forward)
             if number + 1 < len(stages):
                 to = process - place + (number + 1) % peers
-                yield Send(f"{key} to {number + 1}", costs.message(bytes_on, process, to))
+                yield from _sent(costs, f"{key} to {number + 1}", bytes_on, process, to)
         else:
             if number + 1 < len(stages):
-                yield Receive(f"{key} back to {number}")
+                yield from _received(costs, f"{key} back to {number}", bytes_on)
             backward = passes["backward"] * stage.backward
             yield Work("backward", backward / 2 if late else backward)
             if late:
                 yield Spare("backward", backward / 2)
             if number:
                 back, to = stages[number - 1].sends * sizes[chunk], process - place + (number - 1) % peers
-                yield Send(f"{key} back to {number - 1}", costs.message(back, process, to))
+                yield from _sent(costs, f"{key} back to {number - 1}", back, process, to)
     yield Settle()
     share = sum(stage.parameters for stage in mine)
     if replicas > 1:

@@ -1,7 +1,7 @@
 """From a calibration to a forecast: what was tried is reported as it was, everything else is simulated.
 
 A simulation knows nothing of what it was not told (how a lock feels the cache of another core, what torch's wrappers
-cost), so it is corrected by what it got wrong where the same strategy was tried: by the ratio of trial to simulation.
+cost), so it is corrected by what it got wrong where the same strategy was tried (correction.py).
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from ...strategies.job import trained_parameters
 from ..contenders import Contender
 from ..slices import WARM_UP, steady_ms
 from .calibrate import Calibration, key, memory_of, phase_seconds
+from .correction import Correction, corrected
 from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
 from .link import Link
+from .luck import drawn
 
 TRIED, SIMULATED = "measured", "simulated"
 # Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a
 # simulated row adds for every doubling of ranks beyond what was tried.
 FLOOR, UNTRIED, PER_DOUBLING = 0.05, 0.12, 0.05
-STEPS, WARM = 16, 8  # that are simulated, and those of them that do not count: local_sgd averages in every eighth
+STEPS, WARM = 24, 8  # that are simulated, and those of them that do not count: local_sgd averages in every eighth
 T80 = {1: 3.08, 2: 1.89, 3: 1.64, 4: 1.53}  # of Student's distribution, by degrees of freedom
 
 
@@ -89,13 +91,13 @@ class Forecaster:
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
             phases = phase_seconds(tried)
         else:
-            factor, doublings, basis = *self._correction(row), SIMULATED
+            correction, doublings, basis = *self._correction(row), SIMULATED
             here = self._simulate_here(row) if hosts > 1 else simulated
             beyond = max(
                 0.0, simulated.outcome.step_seconds - here.outcome.step_seconds
             )  # what the link adds is no guess
-            speed = batch / (here.outcome.step_seconds / factor + beyond)
-            half = (UNTRIED if factor == 1.0 else FLOOR) + PER_DOUBLING * doublings
+            speed = batch / (correction(here.outcome.step_seconds) + beyond)
+            half = (UNTRIED if correction == Correction() else FLOOR) + PER_DOUBLING * doublings
             phases = simulated.outcome.mean(row.ranks)
         memory = self._memory(row, tried)
         if self.place.memory is not None and memory is not None and memory > self.place.memory:
@@ -160,22 +162,27 @@ class Forecaster:
         timeline = strategy.traits.timeline
         assert timeline is not None, f"{strategy.name} tells no timeline"
         cores = (self.place.cores or self.found.cores) / threads
-        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM)
+        luck = drawn(self.found.luck, STEPS - WARM)
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, luck)
         return Simulated(outcome, costs, job.task.batch_size / outcome.step_seconds)
 
-    def _correction(self, row: Contender) -> tuple[float, float]:
-        """Trial over simulation where the same strategy was tried, with the nearest number of ranks, and how many times
-        that is doubled to come to this row."""
-        tried = [other for other in self.rows if other.asked == row.asked and self.found.trials.get(key(other))]
-        if not tried:
-            return 1.0, max(0.0, math.log2(row.ranks))
-        nearest = min(tried, key=lambda other: (abs(math.log2(other.ranks / row.ranks)), -other.ranks))
-        if key(nearest) not in self._local:
-            assert nearest.strategy is not None
-            self._local[key(nearest)] = self._simulate_here(nearest)
-        speeds = [self._speed(one) for one in self.found.trials[key(nearest)]]
-        factor = statistics.median(speeds) / self._local[key(nearest)].samples_per_second
-        return factor, abs(math.log2(row.ranks / nearest.ranks)) + (self.place.hosts > 1)
+    def _correction(self, row: Contender) -> tuple[Correction, float]:
+        """From where the same strategy was tried, and how many times the nearest number of ranks there is doubled to come
+        to this row."""
+        same = [other for other in self.rows if other.asked == row.asked and self.found.trials.get(key(other))]
+        if not same:
+            return Correction(), max(0.0, math.log2(row.ranks))
+        away = {other.ranks: abs(math.log2(other.ranks / row.ranks)) for other in same}
+        near = sorted(same, key=lambda other: (away[other.ranks], -other.ranks))
+        correction = corrected([self._tried_and_simulated(other) for other in near], FLOOR)
+        return correction, away[near[0].ranks] + (self.place.hosts > 1)
+
+    def _tried_and_simulated(self, row: Contender) -> tuple[float, float]:
+        """Seconds of a step."""
+        if key(row) not in self._local:
+            self._local[key(row)] = self._simulate_here(row)
+        speed = statistics.median(self._speed(one) for one in self.found.trials[key(row)])
+        return self.found.job.task.batch_size / speed, self._local[key(row)].outcome.step_seconds
 
     def _simulate_here(self, row: Contender) -> Simulated:
         """As it was tried: on this host."""
