@@ -9,6 +9,7 @@ import pytest
 
 from manyhands.record.run import Run
 from manyhands.strategies.job import StepSettings
+from manyhands.strategies.pipeline import Pipeline
 from manyhands.studies.contenders import contenders
 from manyhands.studies.doctor.needs import Needs
 from manyhands.studies.plan.calibrate import Calibration, rows_tried
@@ -82,6 +83,19 @@ def test_a_simulation_is_corrected_by_the_trial_of_the_same_strategy() -> None:
     both = forecasts(["ddp", "hogwild"], [2, 8], found)
     assert both["ddp", 8].step_ms == pytest.approx(1.25)
     assert both["hogwild", 8].step_ms == pytest.approx(1.0)
+
+
+def test_what_two_trials_show_to_last_is_added_to_more_ranks() -> None:
+    """Simulated, steps take 4, 2 and 0.5 ms; tried, two and four ranks took 1 ms more each, and so do sixteen."""
+    found = calibration(trials={("ddp", 2, 1): [slice_of(5.0)] * 3, ("ddp", 4, 1): [slice_of(3.0, 4)] * 3})
+    assert forecasts(["ddp"], [2, 4, 16], found)["ddp", 16].step_ms == pytest.approx(1.5, rel=0.06)
+
+
+def test_what_was_tried_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three strategies that had been tried cut a transformer once more after the budget was spent: 18 seconds."""
+    tried = {("pipeline", 2, 1): [slice_of(5.0)] * 3}
+    monkeypatch.setattr(Pipeline, "prepare", lambda *given: pytest.fail("nothing depends on where it would be cut"))
+    assert forecasts(["pipeline"], [2], calibration(trials=tried))["pipeline", 2].step_ms == pytest.approx(5.0)
 
 
 def test_intervals_are_wider_the_further_a_row_is_from_what_was_tried() -> None:

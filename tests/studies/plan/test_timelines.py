@@ -47,6 +47,16 @@ def test_a_pipeline_has_the_bubble_of_the_closed_form(schedule: str, chunks: int
     assert found.step_seconds == pytest.approx(STEP / stages * (chunks + stages - 1) / chunks, rel=1e-6)
 
 
+def test_both_stages_work_on_the_messages_between_them() -> None:
+    """Forecasts of pipelines were far too fast where chunks are small: sending was taken to cost nobody anything.
+
+    A chunk is sent and received on its way there and back; a message and its header take 0.1 ms each at either end.
+    """
+    free, handled = (simulated("pipeline:chunks=4,weights=along", handled=cost) for cost in (0.0, 1e-4))
+    assert handled.mean(2)["communication"] == pytest.approx(4 * 2 * 2e-4)
+    assert handled.step_seconds >= free.step_seconds + 4 * 2 * 2e-4
+
+
 def test_weight_gradients_in_idle_time_make_a_pipeline_shorter() -> None:
     along = simulated("pipeline:chunks=4,weights=along").step_seconds
     assert STEP / 2 < simulated("pipeline:chunks=4,weights=late").step_seconds < along

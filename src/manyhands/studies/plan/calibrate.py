@@ -43,7 +43,10 @@ MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
 START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
-FOR_ROUNDS, FOR_ALL = 0.7, 0.95  # of the budget: until when rounds are made, and until when the first of them or the run-off
+FOR_ROUNDS, FOR_ALL = (
+    0.7,
+    0.95,
+)  # of the budget: until when rounds are made, and until when the first of them or the run-off
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
 

@@ -82,15 +82,15 @@ class Forecaster:
         hosts = min(self.place.hosts, row.ranks)
         if hosts > 1 and not row.strategy.traits.hosts:
             raise Refused(f"{row.name} shares memory and cannot run over several hosts (hosts: {hosts}); use ddp")
-        prepared = self._prepare(row.strategy)
         tried = self.found.trials.get(key(row)) if hosts == 1 and self.place.cores is None else None
-        simulated = self._simulate(row, prepared, hosts)
         batch = self.found.job.task.batch_size
-        if tried:
+        if tried:  # and nothing need be prepared: cutting a large model takes as long as several trials
             speeds = [self._speed(one) for one in tried]
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
-            phases = phase_seconds(tried)
+            counted = tried[0].communication_bytes
+            phases, handed_over = phase_seconds(tried), {} if counted is None else {"memory": counted}
         else:
+            simulated = self._simulate(row, self._prepare(row.strategy), hosts)
             correction, doublings, basis = *self._correction(row), SIMULATED
             here = self._simulate_here(row) if hosts > 1 else simulated
             beyond = max(
@@ -99,6 +99,7 @@ class Forecaster:
             speed = batch / (correction(here.outcome.step_seconds) + beyond)
             half = (UNTRIED if correction == Correction() else FLOOR) + PER_DOUBLING * doublings
             phases = simulated.outcome.mean(row.ranks)
+            handed_over = {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
         memory = self._memory(row, tried)
         if self.place.memory is not None and memory is not None and memory > self.place.memory:
             needs, has = memory / 2**20, self.place.memory / 2**20
@@ -114,7 +115,7 @@ class Forecaster:
             step_ms=1000 * batch / speed,
             phases_ms=_filling(phases, 1000 * batch / speed),
             memory_bytes=None if memory is None else int(memory),
-            bytes_per_step=self._bytes(tried, simulated),
+            bytes_per_step=handed_over,
             threads=row.threads,
             hosts=hosts,
             batch_size=batch,
@@ -190,7 +191,7 @@ class Forecaster:
         here = Forecaster(self.found, self.rows, Place())
         return here._simulate(row, self._prepare(row.strategy), 1)
 
-    # ------------------------------------------------------------ memory and bytes
+    # ------------------------------------------------------------ memory
 
     def _memory(self, row: Contender, tried: Sequence[Run] | None) -> float | None:
         """Of the rank that needs most: as tried, or what a process has of its own and its parts of model and batch."""
@@ -204,12 +205,6 @@ class Forecaster:
         model = (weights * needs.weights + gradients * needs.gradients + optimizer * needs.optimizer) / held
         samples = self.found.job.task.batch_size / held
         return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
-
-    def _bytes(self, tried: Sequence[Run] | None, simulated: Simulated) -> dict[str, float]:
-        """Handed over per step, by link: as counted in a trial, or as the timelines asked for it."""
-        if tried and (counted := tried[0].communication_bytes) is not None:
-            return {"memory": counted}
-        return {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
 
 
 def _filling(phases: Mapping[str, float], whole: float) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ class Fleet:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
+        if not 0 <= self.checkpoint_seconds < math.inf:
+            raise BadInput(f"a checkpoint must take 0 seconds or more (found: {self.checkpoint_seconds:g} s)")
 
 
 @dataclass(frozen=True)
