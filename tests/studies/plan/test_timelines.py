@@ -73,6 +73,12 @@ def test_a_lock_around_the_whole_step_leaves_nothing_parallel() -> None:
     assert simulated("locked:mode=free", 4).step_seconds == pytest.approx(STEP / 4, rel=0.15)
 
 
+def test_handing_on_the_turn_takes_the_longer_the_more_ranks_there_are() -> None:
+    """Turns were handed on in no time: four ranks take three times, then once to the first, and once to let all go on."""
+    assert simulated("locked", 4, latency=1e-3).step_seconds == pytest.approx(STEP / 4 + 5e-3)
+    assert simulated("locked", 16, latency=1e-3).step_seconds == pytest.approx(STEP / 16 + 17e-3)
+
+
 def test_updates_under_a_lock_are_a_floor() -> None:
     """Four ranks whose updates take longer than their share of the rest queue for the lock."""
     found = simulated("locked:mode=free", 4, update=1e-3)

@@ -70,21 +70,22 @@ def averaged(costs: Costs, process: int, step: int, *, ranks: int, period: int) 
 
 
 def in_turns(costs: Costs, process: int, step: int, *, ranks: int) -> Iterator[Act]:
-    """One rank after the other adds its gradient to the sum; the first makes the update; all go on together."""
+    """One rank after the other adds its gradient to the sum; the first makes the update; all go on together. A turn is
+    handed on as an empty message is."""
     part, copy = costs.part(costs.batch_size / ranks), costs.copy(costs.trained_bytes)
     yield from gradient(costs, costs.batch_size / ranks)
     if process:
         yield Receive(f"turn {process}")
     yield Work("communication", copy)
     if process + 1 < ranks:
-        yield Send(f"turn {process + 1}", 0.0)
+        yield Send(f"turn {process + 1}", costs.message(0.0, process, process + 1))
     elif ranks > 1:
-        yield Send("all added", 0.0)
+        yield Send("all added", costs.message(0.0, process, 0))
     if process == 0:
         if ranks > 1:
             yield Receive("all added")
         yield Work("update", part["update"])
-    yield Meet("go on", ranks, 0.0)
+    yield Meet("go on", ranks, costs.message(0.0, 0, process))
     yield Work("other", part["other"])
 
 
