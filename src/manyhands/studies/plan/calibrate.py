@@ -84,6 +84,13 @@ class Calibration:
     seconds: float = 0.0  # that all of this took
     skipped: list[str] = field(default_factory=list)  # what the budget was too short for
 
+    @property
+    def samples_per_step(self) -> float:
+        """The mean: the last step of an epoch may be short, and one step may take all of the data."""
+        order, steps = self.job.order, self.job.total_steps
+        epochs, rest = divmod(steps, order.steps_per_epoch)
+        return (epochs * order.read + min(rest * order.batch_size, order.read)) / steps
+
     def slowdown(self, busy: int) -> float:
         """Of each of so many ranks at work: measured, or as the measured ones grow."""
         known = {1: 1.0, **self.crowding}
@@ -160,6 +167,7 @@ class _Bench:
 
     def __init__(self, task: Task, job: Job, settings: FitSettings, say: Say):
         self.task, self.job, self.settings, self.say = task, job, settings, say
+        self.batch = min(task.batch_size, job.order.read)  # samples of a step
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
         self._crowds: dict[int, Variant] = {}  # ranks
         self._trials: dict[tuple[str, int, int | None], Variant] = {}
@@ -182,7 +190,7 @@ class _Bench:
     def add_parts(self, threads: int, most: int) -> None:
         """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well."""
         halvings = max(2, math.ceil(math.log2(max(most, 1))))
-        sizes = dict.fromkeys(max(1, math.ceil(self.task.batch_size / 2**place)) for place in range(halvings + 1))
+        sizes = dict.fromkeys(max(1, math.ceil(self.batch / 2**place)) for place in range(halvings + 1))
         for samples in sizes:
             label = f"single with {samples} samples per step"
             self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
@@ -190,12 +198,12 @@ class _Bench:
     def add_crowds(self, threads: int, strategies: Sequence[Strategy], needed: Needs) -> None:
         """Where there is a sample for each rank, and memory for all of them."""
         for apart in strategies:
-            if self.task.batch_size >= apart.ranks and needed.total(apart, self.task.batch_size) < free_memory():
+            if self.batch >= apart.ranks and needed.total(apart, self.batch) < free_memory():
                 self._crowds[apart.ranks] = self._variant(f"{apart.ranks} ranks apart", apart, threads)
 
     def add_trial(self, row: Contender) -> None:
         assert row.strategy is not None
-        same = self._parts.get((row.threads or 0, self.task.batch_size)) if row.single else None
+        same = self._parts.get((row.threads or 0, self.batch)) if row.single else None
         self._trials[key(row)] = same or self._variant(f"trial of {row.label}", row.strategy, row.threads)
 
     def run(self, rounds_until: float, until: float) -> None:
@@ -236,7 +244,7 @@ class _Bench:
         """Work of a shard beside others against the same work alone."""
         found = {}
         for ranks, variant in self._crowds.items():
-            alone = parts.get(float(math.ceil(self.task.batch_size / ranks)))
+            alone = parts.get(float(math.ceil(self.batch / ranks)))
             if variant.runs and alone:
                 beside = phase_seconds(variant.runs)
                 found[ranks] = max(1.0, _work(beside) / max(1e-9, _work(alone)))
@@ -253,17 +261,12 @@ class _Bench:
 
     def process_bytes(self, needed: Needs) -> float:
         """What `single` held at most, less what it is known to need."""
-        whole = [
-            run
-            for (_, samples), variant in self._parts.items()
-            for run in variant.runs
-            if samples == self.task.batch_size
-        ]
+        whole = [run for (_, samples), variant in self._parts.items() for run in variant.runs if samples == self.batch]
         peaks = [peak for run in whole if (peak := memory_of(run)) is not None]
         if not peaks:
             return 0.0
         known = needed.weights + needed.gradients + needed.optimizer
-        return max(0.0, max(peaks) - known - self.task.batch_size * (needed.sample + needed.batch))
+        return max(0.0, max(peaks) - known - self.batch * (needed.sample + needed.batch))
 
     def luck(self) -> list[float]:
         """How long steady steps of lone ranks were, each over the mean of its slice."""

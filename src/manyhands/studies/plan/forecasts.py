@@ -52,7 +52,6 @@ class Place:
 class Simulated:
     outcome: Outcome
     costs: MeasuredCosts
-    samples_per_second: float
 
 
 class Forecaster:
@@ -83,7 +82,7 @@ class Forecaster:
         if hosts > 1 and not row.strategy.traits.hosts:
             raise Refused(f"{row.name} shares memory and cannot run over several hosts (hosts: {hosts}); use ddp")
         tried = self.found.trials.get(key(row)) if hosts == 1 and self.place.cores is None else None
-        batch = self.found.job.task.batch_size
+        batch = self.found.samples_per_step
         if tried:  # and nothing need be prepared: cutting a large model takes as long as several trials
             speeds = [self._speed(one) for one in tried]
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
@@ -118,7 +117,7 @@ class Forecaster:
             bytes_per_step=handed_over,
             threads=row.threads,
             hosts=hosts,
-            batch_size=batch,
+            batch_size=self.found.job.task.batch_size,
             basis=basis,
         )
 
@@ -140,7 +139,7 @@ class Forecaster:
         steps, steady = self.found.job.total_steps, steady_ms(tried)
         first = tried.durations_ms[: math.floor(len(tried.durations_ms) * WARM_UP)][:steps]
         lost = max(0.0, sum(first) - len(first) * steady)
-        return 1000 * steps * self.found.job.task.batch_size / (steps * steady + lost)
+        return 1000 * steps * self.found.samples_per_step / (steps * steady + lost)
 
     def _simulate(self, row: Contender, prepared: Any, hosts: int) -> Simulated:
         assert row.strategy is not None
@@ -149,7 +148,7 @@ class Forecaster:
         where = [process * hosts // count for process in range(count)]
         threads = row.threads if row.threads in self.found.parts else min(self.found.parts)
         costs = MeasuredCosts(
-            batch_size=job.task.batch_size,
+            batch_size=min(job.task.batch_size, job.order.read),
             trained_bytes=sum(parameter.nbytes for _, parameter in trained_parameters(job.model)),
             weight_bytes=self.found.needs.weights,
             parts=self.found.parts[threads],
@@ -165,12 +164,16 @@ class Forecaster:
         cores = (self.place.cores or self.found.cores) / threads
         luck = drawn(self.found.luck, STEPS - WARM)
         outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, luck)
-        return Simulated(outcome, costs, job.task.batch_size / outcome.step_seconds)
+        return Simulated(outcome, costs)
 
     def _correction(self, row: Contender) -> tuple[Correction, float]:
         """From where the same strategy was tried, and how many times the nearest number of ranks there is doubled to come
-        to this row."""
-        same = [other for other in self.rows if other.asked == row.asked and self.found.trials.get(key(other))]
+        to this row. One thread says nothing of two."""
+        same = [
+            other
+            for other in self.rows
+            if (other.asked, other.threads) == (row.asked, row.threads) and self.found.trials.get(key(other))
+        ]
         if not same:
             return Correction(), max(0.0, math.log2(row.ranks))
         away = {other.ranks: abs(math.log2(other.ranks / row.ranks)) for other in same}
@@ -183,7 +186,7 @@ class Forecaster:
         if key(row) not in self._local:
             self._local[key(row)] = self._simulate_here(row)
         speed = statistics.median(self._speed(one) for one in self.found.trials[key(row)])
-        return self.found.job.task.batch_size / speed, self._local[key(row)].outcome.step_seconds
+        return self.found.samples_per_step / speed, self._local[key(row)].outcome.step_seconds
 
     def _simulate_here(self, row: Contender) -> Simulated:
         """As it was tried: on this host."""
@@ -203,7 +206,7 @@ class Forecaster:
         held = processes(strategy)
         weights, gradients, optimizer = strategy.traits.copies or (strategy.ranks, strategy.ranks, held)
         model = (weights * needs.weights + gradients * needs.gradients + optimizer * needs.optimizer) / held
-        samples = self.found.job.task.batch_size / held
+        samples = min(self.found.job.task.batch_size, self.found.job.order.read) / held
         return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
 
 

@@ -86,7 +86,7 @@ def on_fleet(
 
 
 def _scaled(fleet: Fleet, step_ms: float, synchronous: bool, found: Calibration) -> ScaleForecast:
-    batch = found.job.task.batch_size
+    batch = found.samples_per_step
     return at_scale(
         step_ms / 1000,
         fleet.ranks_per_host,

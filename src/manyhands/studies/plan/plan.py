@@ -161,7 +161,7 @@ def _finished(one: Forecast, found: Calibration, hosts: int, price: float | None
     if not one.feasible or one.samples_per_second is None or one.interval is None:
         return one
     job = found.job
-    samples = job.total_steps * job.task.batch_size
+    samples = job.total_steps * found.samples_per_step
     beside = found.startup_seconds
     if job.test is not None and (parts := found.parts.get(min(found.parts))):
         most = max(parts)
