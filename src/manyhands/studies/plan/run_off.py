@@ -13,15 +13,17 @@ from collections.abc import Callable, Sequence
 
 from ..slices import Variant, run_slice, steady_ms
 
-CLOSE = 0.1  # who takes this much longer than the fastest is out: that is more than slices of one row differ by
+CLOSE = 0.1  # rows this close to the fastest are in, even if their few slices agree: slices of one row differ as much
 MOST_ROWS = 3
 
 
 def finalists(variants: Sequence[Variant]) -> list[Variant]:
-    """Those about as fast as the fastest so far, which comes first."""
-    tried = {id(variant): _step_ms(variant) for variant in variants if variant.runs and variant.problem is None}
-    ranked = sorted((variant for variant in variants if id(variant) in tried), key=lambda one: tried[id(one)])
-    return [one for one in ranked if tried[id(one)] <= (1 + CLOSE) * tried[id(ranked[0])]][:MOST_ROWS]
+    """The fastest so far, and those that may be as fast: within `CLOSE` of it, or no slower than its slowest slice."""
+    ranked = sorted((one for one in variants if one.runs and one.problem is None), key=_step_ms)
+    if not ranked:
+        return []
+    limit = max((1 + CLOSE) * _step_ms(ranked[0]), *map(steady_ms, ranked[0].runs))
+    return [one for one in ranked if _step_ms(one) <= limit][:MOST_ROWS]
 
 
 def run_off(
