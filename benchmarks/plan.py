@@ -1,7 +1,7 @@
 """How good forecasts are: plan first, compare afterwards, and score; task after task, with every strategy.
 
     python -m benchmarks.plan --ranks 2                     six tasks, every strategy on 2 ranks
-    python -m benchmarks.plan lenet gpt --ranks 2,4 --budget 120
+    python -m benchmarks.plan --ranks 2,4,8,16 --budget 180 on 16 cores: trials with at most 4 ranks, the rest simulated
 
 Forecasts are kept and the comparisons made in one folder (default: a temporary one), so that `manyhands plan --score`
 shows the same figures again. What is compared is not what was tried: the rows are fitted and measured in rounds afterwards.

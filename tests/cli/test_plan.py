@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> 
         assert one["feasible"], one["reason"]
         low, high = one["interval"]
         assert 0 < low < one["samples_per_second"] < high
-        assert one["step_ms"] == pytest.approx(32_000 / one["samples_per_second"])
+        assert one["step_ms"] == pytest.approx(1000 * 600 / 19 / one["samples_per_second"])  # the last step is short
         assert sum(one["phases_ms"].values()) == pytest.approx(one["step_ms"], rel=0.01)
         assert one["memory_bytes"] > 1e7
         assert one["cost"] == pytest.approx(3 * one["seconds"] / 3600)
@@ -91,6 +92,11 @@ def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, mon
             ("glyphs", "--ranks-per-host", "2", "--ranks", "4"),
             "--ranks-per-host says how many ranks each host has; leave out --ranks",
         ),
+        (("glyphs", "--price", "inf"), "price must be 0 or more (found inf)"),
+        (
+            ("glyphs", "--ranks-per-host", "2", "--checkpoint-seconds", "-3"),
+            "a checkpoint must take 0 seconds or more (found: -3 s)",
+        ),
         (("glyphs", "--on", "slurm"), "plan measures on this machine; leave out --on"),
     ],
 )
@@ -100,3 +106,27 @@ def test_what_it_refuses(command: Command, words: tuple[str, ...], message: str,
     assert message in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    command: Command, tmp_path: Path
+) -> None:
+    """A minute of measuring ended in a traceback, because `--runs` was a file."""
+    (tmp_path / "file").write_text("")
+    code, out, err = command("plan", "glyphs", "--quiet", "--runs", str(tmp_path / "file" / "runs"))
+    assert (code, out) == (2, "")
+    assert "cannot be written (Not a directory); use another --runs" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_forecasts_that_cannot_be_kept_are_shown(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("manyhands.studies.plan.plan.kept", full)
+    code, out, err = command("plan", SMALL, "ddp", "--no-trials", "--budget", "5", "--runs", str(tmp_path), "--json")
+    assert code == 0
+    assert "could not be kept" in err
+    assert json.loads(out)["ledger"] is None

@@ -84,6 +84,7 @@ def plan(
         return
     counts = rank_counts(ranks)
     begin(task, *(strategies or ()))
+    from ..record.run_folder import check_writable
     from ..studies.plan.failures import Failures
     from ..studies.plan.link import Link
     from ..studies.plan.many_hosts import Fleet
@@ -112,6 +113,7 @@ def plan(
         fleet = Fleet(hosts, ranks_per_host, Link.parse(link or ON_HOSTS), failing, spread, checkpoint_seconds)
     elif mtbf is not None or stragglers:
         raise BadInput("--mtbf and --stragglers are for many hosts; give --hosts and --ranks-per-host with them")
+    check_writable(runs, "--runs")
     work = read_task(task, chosen.pop("batch_size"), chosen.pop("seed"))
     found = forecast(
         work,
@@ -129,11 +131,16 @@ def plan(
         say=say,
         **chosen,
     )
-    ledger = kept(found, runs)
+    try:
+        ledger: str | None = str(kept(found, runs))
+    except OSError as problem:  # what was measured for a minute is shown all the same
+        ledger = None
+        print(f"manyhands: the forecasts could not be kept in {runs} ({problem.strerror})", file=sys.stderr)
     if as_json:
-        terminal.show_json({**found.record(), "ledger": str(ledger)})
-    else:
-        _show(found, price is not None, hosts)
+        terminal.show_json({**found.record(), "ledger": ledger})
+        return
+    _show(found, price is not None, hosts)
+    if ledger is not None:
         print(f"kept in {ledger}; `manyhands plan --score` compares them with later runs")
 
 

@@ -37,18 +37,18 @@ def held(run_dir: str | os.PathLike[str] | None) -> Iterator[None]:
         os.close(lock)
 
 
-def check_writable(run_dir: str | os.PathLike[str]) -> None:
+def check_writable(run_dir: str | os.PathLike[str], option: str = "--run-dir") -> None:
     """Refuse a folder that cannot be made, or not be written into, without making it: a comparison asks before it starts."""
     folder = Path(run_dir).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
-        raise _not_writable(run_dir, os.strerror(errno.ENOTDIR))
+        raise _not_writable(run_dir, os.strerror(errno.ENOTDIR), option)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise _not_writable(run_dir, os.strerror(errno.EACCES))
+        raise _not_writable(run_dir, os.strerror(errno.EACCES), option)
 
 
-def _not_writable(folder: str | os.PathLike[str], reason: str) -> BadInput:
-    return BadInput(f"the run folder {folder} cannot be written ({reason}); use another --run-dir")
+def _not_writable(folder: str | os.PathLike[str], reason: str, option: str = "--run-dir") -> BadInput:
+    return BadInput(f"the run folder {folder} cannot be written ({reason}); use another {option}")
 
 
 def _sweep(folder: Path) -> None:

@@ -112,6 +112,9 @@ class Costs(Protocol):
 
     def message(self, size: float, sender: int, receiver: int) -> float: ...
 
+    def handling(self, size: float) -> float:
+        """Of a message, what either end works on it: copies, and Python around them."""
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Of the cut that the strategy has prepared."""

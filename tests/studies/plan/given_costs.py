@@ -18,6 +18,7 @@ class GivenCosts:
     update: float = 0.0
     fixed: float = 0.0  # of a pass, however few samples it has
     latency: float = 0.0
+    handled: float = 0.0  # seconds that either end works on a message
 
     def part(self, samples: float) -> dict[str, float]:
         share = samples / 32
@@ -45,3 +46,6 @@ class GivenCosts:
 
     def message(self, size: float, sender: int, receiver: int) -> float:
         return self.latency
+
+    def handling(self, size: float) -> float:
+        return self.handled

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from manyhands.record.run import Run
 from manyhands.strategies.job import StepSettings
+from manyhands.strategies.pipeline import Pipeline
 from manyhands.studies.contenders import contenders
 from manyhands.studies.doctor.needs import Needs
 from manyhands.studies.plan.calibrate import Calibration, rows_tried
 from manyhands.studies.plan.forecasts import Forecaster, Place
 from manyhands.studies.plan.link import Link
 from manyhands.studies.plan.transport import Transport, between
+from manyhands.task import Task
 from manyhands.training.build import build
 from tests.conftest import make_task
 
@@ -29,9 +33,14 @@ def slice_of(step_ms: float, ranks: int = 2, batch: int = 32, peak: float | None
     return run
 
 
+def task_of(samples: int) -> Task:
+    """Batches of 32 of them."""
+    return make_task(batch_size=32, train=(torch.zeros(samples, 20), torch.zeros(samples, dtype=torch.int64)))
+
+
 def calibration(cores: int = 64, **changes: Any) -> Calibration:
     """A step of 32 samples takes 8 ms on one rank, half of it for half of the samples; nothing else costs anything."""
-    job = build(make_task(batch_size=32), StepSettings())
+    job = build(task_of(320), StepSettings())
     whole = {"forward": 3e-3, "backward": 5e-3, "update": 0.0, "load": 0.0, "other": 0.0}
     parts = {1: {float(32 / 2**k): {name: value / 2**k for name, value in whole.items()} for k in range(6)}}
     fields: dict[str, Any] = {
@@ -82,6 +91,19 @@ def test_a_simulation_is_corrected_by_the_trial_of_the_same_strategy() -> None:
     both = forecasts(["ddp", "hogwild"], [2, 8], found)
     assert both["ddp", 8].step_ms == pytest.approx(1.25)
     assert both["hogwild", 8].step_ms == pytest.approx(1.0)
+
+
+def test_what_two_trials_show_to_last_is_added_to_more_ranks() -> None:
+    """Simulated, steps take 4, 2 and 0.5 ms; tried, two and four ranks took 1 ms more each, and so do sixteen."""
+    found = calibration(trials={("ddp", 2, 1): [slice_of(5.0)] * 3, ("ddp", 4, 1): [slice_of(3.0, 4)] * 3})
+    assert forecasts(["ddp"], [2, 4, 16], found)["ddp", 16].step_ms == pytest.approx(1.5, rel=0.06)
+
+
+def test_what_was_tried_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three strategies that had been tried cut a transformer once more after the budget was spent: 18 seconds."""
+    tried = {("pipeline", 2, 1): [slice_of(5.0)] * 3}
+    monkeypatch.setattr(Pipeline, "prepare", lambda *given: pytest.fail("nothing depends on where it would be cut"))
+    assert forecasts(["pipeline"], [2], calibration(trials=tried))["pipeline", 2].step_ms == pytest.approx(5.0)
 
 
 def test_intervals_are_wider_the_further_a_row_is_from_what_was_tried() -> None:
@@ -177,10 +199,32 @@ def test_what_a_link_adds_is_not_corrected_by_trials_of_this_host() -> None:
 
 def test_slow_first_steps_count_as_much_as_the_job_is_short() -> None:
     """A job of a few steps was forecast as fast as the steady part of its trial; phases sum to the step all the same."""
-    task = make_task(batch_size=32)
     tried = slice_of(4.0)
     tried.durations_ms[:10] = [8.0] * 10
-    short = calibration(job=build(task, StepSettings(max_steps=40)), trials={("ddp", 2, 1): [tried] * 3})
+    short = calibration(job=build(task_of(3200), StepSettings(max_steps=40)), trials={("ddp", 2, 1): [tried] * 3})
     one = forecasts(["ddp"], [2], short)["ddp", 2]
     assert one.step_ms == pytest.approx((40 * 4.0 + 10 * 4.0) / 40)
     assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)
+
+
+@pytest.mark.parametrize(("samples", "mean"), [(320, 32.0), (20, 20.0), (40, 20.0)])
+def test_speed_counts_the_samples_that_steps_have(samples: int, mean: float) -> None:
+    """With a batch of 64 and 20 samples, forecasts counted 64 samples per step: three times what was measured."""
+    found = calibration(job=build(task_of(samples), StepSettings()), trials={("ddp", 2, 1): [slice_of(5.0)] * 3})
+    assert found.samples_per_step == mean
+    rows = forecasts(["ddp", "hogwild"], [2], found)
+    assert rows["ddp", 2].samples_per_second == pytest.approx(mean / 5e-3)
+    assert rows["hogwild", 2].samples_per_second == pytest.approx(mean / rows["hogwild", 2].step_ms * 1000)
+    assert rows["ddp", 2].batch_size == 32  # as the record of a run has it
+
+
+def test_one_thread_says_nothing_of_two() -> None:
+    """`single` with all cores was forecast from its trial with one thread, and within 5 %."""
+    rows = contenders(["single"], [2], None)
+    narrow, wide = replace(rows[0], threads=1), replace(rows[0], threads=2)
+    found = calibration(trials={("single", 1, 1): [slice_of(12.0)] * 3})
+    forecaster = Forecaster(found, [narrow, wide], Place())
+    one, other = forecaster.forecast(narrow), forecaster.forecast(wide)
+    assert (one.basis, other.basis) == ("measured", "simulated")
+    assert other.step_ms == pytest.approx(8.0)
+    assert other.interval[1] / other.samples_per_second == pytest.approx(1.12)

@@ -47,6 +47,16 @@ def test_a_pipeline_has_the_bubble_of_the_closed_form(schedule: str, chunks: int
     assert found.step_seconds == pytest.approx(STEP / stages * (chunks + stages - 1) / chunks, rel=1e-6)
 
 
+def test_both_stages_work_on_the_messages_between_them() -> None:
+    """Forecasts of pipelines were far too fast where chunks are small: sending was taken to cost nobody anything.
+
+    A chunk is sent and received on its way there and back; a message and its header take 0.1 ms each at either end.
+    """
+    free, handled = (simulated("pipeline:chunks=4,weights=along", handled=cost) for cost in (0.0, 1e-4))
+    assert handled.mean(2)["communication"] == pytest.approx(4 * 2 * 2e-4)
+    assert handled.step_seconds >= free.step_seconds + 4 * 2 * 2e-4
+
+
 def test_weight_gradients_in_idle_time_make_a_pipeline_shorter() -> None:
     along = simulated("pipeline:chunks=4,weights=along").step_seconds
     assert STEP / 2 < simulated("pipeline:chunks=4,weights=late").step_seconds < along
@@ -61,6 +71,12 @@ def test_all_but_one_stage_of_model_parallel_wait() -> None:
 def test_a_lock_around_the_whole_step_leaves_nothing_parallel() -> None:
     assert simulated("locked:mode=whole", 4).step_seconds == pytest.approx(STEP, rel=0.15)
     assert simulated("locked:mode=free", 4).step_seconds == pytest.approx(STEP / 4, rel=0.15)
+
+
+def test_handing_on_the_turn_takes_the_longer_the_more_ranks_there_are() -> None:
+    """Turns were handed on in no time: four ranks take three times, then once to the first, and once to let all go on."""
+    assert simulated("locked", 4, latency=1e-3).step_seconds == pytest.approx(STEP / 4 + 5e-3)
+    assert simulated("locked", 16, latency=1e-3).step_seconds == pytest.approx(STEP / 16 + 17e-3)
 
 
 def test_updates_under_a_lock_are_a_floor() -> None:

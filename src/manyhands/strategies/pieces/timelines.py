@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..timeline import Act, Await, Costs, Launch, Meet, Receive, Release, Send, Settle, Spare, Take, Work
 from .pipeline_schedules import Forward, plan, split_sizes
+from .stage_links import HEADER
 
 BEFORE, AFTER = ("load", "transfer", "augment"), ("update", "other")
 
@@ -69,21 +70,22 @@ def averaged(costs: Costs, process: int, step: int, *, ranks: int, period: int) 
 
 
 def in_turns(costs: Costs, process: int, step: int, *, ranks: int) -> Iterator[Act]:
-    """One rank after the other adds its gradient to the sum; the first makes the update; all go on together."""
+    """One rank after the other adds its gradient to the sum; the first makes the update; all go on together. A turn is
+    handed on as an empty message is."""
     part, copy = costs.part(costs.batch_size / ranks), costs.copy(costs.trained_bytes)
     yield from gradient(costs, costs.batch_size / ranks)
     if process:
         yield Receive(f"turn {process}")
     yield Work("communication", copy)
     if process + 1 < ranks:
-        yield Send(f"turn {process + 1}", 0.0)
+        yield Send(f"turn {process + 1}", costs.message(0.0, process, process + 1))
     elif ranks > 1:
-        yield Send("all added", 0.0)
+        yield Send("all added", costs.message(0.0, process, 0))
     if process == 0:
         if ranks > 1:
             yield Receive("all added")
         yield Work("update", part["update"])
-    yield Meet("go on", ranks, 0.0)
+    yield Meet("go on", ranks, costs.message(0.0, 0, process))
     yield Work("other", part["other"])
 
 
@@ -149,6 +151,21 @@ def in_threads(costs: Costs, process: int, step: int, *, ranks: int, gathers: bo
         yield from _phases(part, AFTER)
 
 
+def _handling(costs: Costs, size: float) -> float:
+    """Between stages, a header goes ahead of every message (stage_links.py)."""
+    return costs.handling(8 * HEADER) + costs.handling(size)
+
+
+def _sent(costs: Costs, name: str, size: float, process: int, to: int) -> Iterator[Act]:
+    yield Work("communication", _handling(costs, size))
+    yield Send(name, max(0.0, costs.message(size, process, to) - 2 * costs.handling(size)))
+
+
+def _received(costs: Costs, name: str, size: float) -> Iterator[Act]:
+    yield Receive(name)
+    yield Work("communication", _handling(costs, size))
+
+
 def staged(
     costs: Costs,
     process: int,
@@ -177,21 +194,21 @@ def staged(
         key, bytes_on = f"{replica}/{chunk}", stage.sends * sizes[chunk]
         if isinstance(action, Forward):
             if number:
-                yield Receive(f"{key} to {number}")
+                yield from _received(costs, f"{key} to {number}", stages[number - 1].sends * sizes[chunk])
             yield Work("forward", passes["forward"] * stage.forward)
             if number + 1 < len(stages):
                 to = process - place + (number + 1) % peers
-                yield Send(f"{key} to {number + 1}", costs.message(bytes_on, process, to))
+                yield from _sent(costs, f"{key} to {number + 1}", bytes_on, process, to)
         else:
             if number + 1 < len(stages):
-                yield Receive(f"{key} back to {number}")
+                yield from _received(costs, f"{key} back to {number}", bytes_on)
             backward = passes["backward"] * stage.backward
             yield Work("backward", backward / 2 if late else backward)
             if late:
                 yield Spare("backward", backward / 2)
             if number:
                 back, to = stages[number - 1].sends * sizes[chunk], process - place + (number - 1) % peers
-                yield Send(f"{key} back to {number - 1}", costs.message(back, process, to))
+                yield from _sent(costs, f"{key} back to {number - 1}", back, process, to)
     yield Settle()
     share = sum(stage.parameters for stage in mine)
     if replicas > 1:

@@ -4,8 +4,10 @@
     crowding     k ranks that never talk, each with a shard: how work slows down where k of them share memory and caches
     transport    collectives and messages between processes of this host, by size
     trials       short slices of the rows themselves, where they have few processes
+    run-off      what is left of the budget, for the rows that may be the best (run_off.py)
 
-All slices are made in turn, round after round, so that a machine that slows down slows all of them alike.
+Crowding and transport are measured with 2, 4, 8 ... processes up to the cores: what is shared has its limits, which fewer
+processes do not show. All slices are made in turn, round after round, so that a machine that slows down slows all alike.
 """
 
 from __future__ import annotations
@@ -33,14 +35,18 @@ from ...training.settings import FitSettings
 from ..contenders import Contender
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
-from ..slices import MOST, Variant, run_slice, steady_ms
+from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
+from .run_off import run_off
 from .transport import Kinds, Transport, copy_seconds_per_byte, measure
 
 MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
 START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
-FOR_THE_REST = 0.15  # of the budget: transport, building the task
+FOR_ROUNDS, FOR_ALL = (
+    0.7,
+    0.95,
+)  # of the budget: until when rounds are made, and until when the first of them or the run-off
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
 
@@ -73,9 +79,17 @@ class Calibration:
     refusals: dict[tuple[str, int, int | None], str]
     process_bytes: float  # that a rank holds beside model, batch and activations
     startup_seconds: float
+    luck: Sequence[float] = ()  # steps of a lone rank over their mean
     others_cores: float | None = None  # that other processes used meanwhile
     seconds: float = 0.0  # that all of this took
     skipped: list[str] = field(default_factory=list)  # what the budget was too short for
+
+    @property
+    def samples_per_step(self) -> float:
+        """The mean: the last step of an epoch may be short, and one step may take all of the data."""
+        order, steps = self.job.order, self.job.total_steps
+        epochs, rest = divmod(steps, order.steps_per_epoch)
+        return (epochs * order.read + min(rest * order.batch_size, order.read)) / steps
 
     def slowdown(self, busy: int) -> float:
         """Of each of so many ranks at work: measured, or as the measured ones grow."""
@@ -101,19 +115,20 @@ def calibrate(
     check_length(job)
     probe(job, [torch.device("cpu")])
     needed = needs(job, free_memory())
-    bench = _Bench(task, job, settings, began, budget, say)
+    bench = _Bench(task, job, settings, say)
     threads = sorted({row.threads for row in rows if row.threads and not row.single} or {1})
     most = max((_size(row.strategy) for row in rows if row.strategy is not None), default=1)
     for count in threads:
         bench.add_parts(count, most)
-    bench.add_crowds(threads[0], most)
+    crowds = _doublings(min(available_cores() // threads[0], most))
+    bench.add_crowds(threads[0], [make_strategy(APART, ranks) for ranks in crowds], needed)
     for row in rows_tried(rows) if tried else ():
         bench.add_trial(row)
     bench.say("measuring messages between processes")
-    transport = _transport(most)
+    transport = _transport(_doublings(min(max(2, available_cores()), most)))
     neighbours = Neighbours()
     neighbours.begin()
-    bench.run()
+    bench.run(began + FOR_ROUNDS * budget, began + FOR_ALL * budget)
     parts = bench.parts()
     return Calibration(
         job=job,
@@ -127,15 +142,19 @@ def calibrate(
         refusals=bench.refusals(),
         process_bytes=bench.process_bytes(needed),
         startup_seconds=bench.startup_seconds(),
+        luck=bench.luck(),
         others_cores=neighbours.cores_taken(),
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
     )
 
 
-def _transport(most: int) -> Transport:
-    """Among two processes, and among four where there are cores for them and somebody asks for so many."""
-    counts = [2, *([4] if min(available_cores(), most) >= 4 else [])] if most > 1 else []
+def _doublings(most: int) -> list[int]:
+    """2, 4, 8, ... up to so many."""
+    return [2**power for power in range(1, most.bit_length())]
+
+
+def _transport(counts: Sequence[int]) -> Transport:
     tried: dict[int, Kinds] = {}
     for count in counts:
         with suppress(Exception):  # a system without shared memory: trials tell what it costs
@@ -146,16 +165,19 @@ def _transport(most: int) -> Transport:
 class _Bench:
     """The slices to be made, in the order in which they matter."""
 
-    def __init__(self, task: Task, job: Job, settings: FitSettings, began: float, budget: float, say: Say):
+    def __init__(self, task: Task, job: Job, settings: FitSettings, say: Say):
         self.task, self.job, self.settings, self.say = task, job, settings, say
-        self.began, self.until = began, began + budget * (1 - FOR_THE_REST)
+        self.batch = min(task.batch_size, job.order.read)  # samples of a step
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
         self._crowds: dict[int, Variant] = {}  # ranks
         self._trials: dict[tuple[str, int, int | None], Variant] = {}
 
     @property
     def variants(self) -> list[Variant]:
-        return [*self._parts.values(), *self._crowds.values(), *self._trials.values()]
+        own = [
+            variant for variant in self._trials.values() if all(variant is not part for part in self._parts.values())
+        ]
+        return [*self._parts.values(), *self._crowds.values(), *own]
 
     def _variant(self, label: str, strategy: Strategy, threads: int | None, samples: int | None = None) -> Variant:
         task = self.task if samples is None else self.task.replace(batch_size=samples)
@@ -168,32 +190,41 @@ class _Bench:
     def add_parts(self, threads: int, most: int) -> None:
         """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well."""
         halvings = max(2, math.ceil(math.log2(max(most, 1))))
-        sizes = dict.fromkeys(max(1, math.ceil(self.task.batch_size / 2**place)) for place in range(halvings + 1))
+        sizes = dict.fromkeys(max(1, math.ceil(self.batch / 2**place)) for place in range(halvings + 1))
         for samples in sizes:
             label = f"single with {samples} samples per step"
             self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
 
-    def add_crowds(self, threads: int, most: int) -> None:
-        for ranks in (2, 4):
-            if ranks * threads <= available_cores() and ranks <= most and self.task.batch_size >= ranks:
-                self._crowds[ranks] = self._variant(f"{ranks} ranks apart", make_strategy(APART, ranks), threads)
+    def add_crowds(self, threads: int, strategies: Sequence[Strategy], needed: Needs) -> None:
+        """Where there is a sample for each rank, and memory for all of them."""
+        for apart in strategies:
+            if self.batch >= apart.ranks and needed.total(apart, self.batch) < free_memory():
+                self._crowds[apart.ranks] = self._variant(f"{apart.ranks} ranks apart", apart, threads)
 
     def add_trial(self, row: Contender) -> None:
         assert row.strategy is not None
-        self._trials[key(row)] = self._variant(f"trial of {row.label}", row.strategy, row.threads)
+        same = self._parts.get((row.threads or 0, self.batch)) if row.single else None
+        self._trials[key(row)] = same or self._variant(f"trial of {row.label}", row.strategy, row.threads)
 
-    def run(self) -> None:
-        """Every second round backwards; slices are as long as the budget allows for."""
+    def run(self, rounds_until: float, until: float) -> None:
+        """Every second round backwards; slices are as long as the time allows for. The first round is worth more than the
+        run-off, which is worth more than further rounds."""
         starts: list[float] = []
+        self._rounds(rounds_until, until, starts)
+        start = statistics.fmean(starts) if starts else START_SECONDS
+        run_off(list(self._trials.values()), until, start, LONGEST, self.say)
+
+    def _rounds(self, rounds_until: float, first_until: float, starts: list[float]) -> None:
         for number in range(ROUNDS):
             turn = [variant for variant in self.variants if variant.problem is None]
             for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
                 start = statistics.fmean(starts) if starts else START_SECONDS
                 began = time.monotonic()
-                if self.until - began < start and (number or variant not in self._parts.values()):
+                until = rounds_until if number else first_until
+                if until - began < start and (number or variant not in self._parts.values()):
                     return
                 left = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
-                seconds = min(LONGEST, max(SHORTEST, (self.until - began) / left - start))
+                seconds = min(LONGEST, max(SHORTEST, (rounds_until - began) / left - start))
                 self.say(f"round {number + 1}: {variant.label}")
                 run = run_slice(variant, seconds)
                 variant.slices.append(run)
@@ -213,7 +244,7 @@ class _Bench:
         """Work of a shard beside others against the same work alone."""
         found = {}
         for ranks, variant in self._crowds.items():
-            alone = parts.get(float(math.ceil(self.task.batch_size / ranks)))
+            alone = parts.get(float(math.ceil(self.batch / ranks)))
             if variant.runs and alone:
                 beside = phase_seconds(variant.runs)
                 found[ranks] = max(1.0, _work(beside) / max(1e-9, _work(alone)))
@@ -230,17 +261,20 @@ class _Bench:
 
     def process_bytes(self, needed: Needs) -> float:
         """What `single` held at most, less what it is known to need."""
-        whole = [
-            run
-            for (_, samples), variant in self._parts.items()
-            for run in variant.runs
-            if samples == self.task.batch_size
-        ]
+        whole = [run for (_, samples), variant in self._parts.items() for run in variant.runs if samples == self.batch]
         peaks = [peak for run in whole if (peak := memory_of(run)) is not None]
         if not peaks:
             return 0.0
         known = needed.weights + needed.gradients + needed.optimizer
-        return max(0.0, max(peaks) - known - self.task.batch_size * (needed.sample + needed.batch))
+        return max(0.0, max(peaks) - known - self.batch * (needed.sample + needed.batch))
+
+    def luck(self) -> list[float]:
+        """How long steady steps of lone ranks were, each over the mean of its slice."""
+        found: list[float] = []
+        for run in (run for variant in self._parts.values() for run in variant.runs):
+            steps = run.durations_ms[math.floor(len(run.durations_ms) * WARM_UP) :]
+            found += [step / statistics.fmean(steps) for step in steps]
+        return found
 
     def startup_seconds(self) -> float:
         found = [run.startup_seconds for variant in self.variants for run in variant.runs if run.startup_seconds]

@@ -77,6 +77,10 @@ class MeasuredCosts:
         self.handed_over["memory"] += size
         return self.transport.seconds("message", size, 2)
 
+    def handling(self, size: float) -> float:
+        """Half of what a message takes within a host: it is done when the receiver has it."""
+        return self.transport.seconds("message", size, 2) / 2
+
     @property
     def _places(self) -> int:
         return len(set(self.hosts)) or 1

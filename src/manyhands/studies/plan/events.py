@@ -4,7 +4,8 @@
     rank 1   work ----------- meet|==|  work
 
 Cores are shared: where more processes work than their host has cores, each gets its share; and those that work at the same
-time slow each other down by as much as was measured (`slowdown`: memory and caches have several masters).
+time slow each other down by as much as was measured (`slowdown`: memory and caches have several masters). No two steps are
+equally long (`luck`), so those that wait for each other wait for the unluckiest.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class _Process:
     left: float = 0.0  # seconds of work still to do
     phase: str = ""
     spare: deque[_Shelved] = field(default_factory=deque)
+    luck: float = 1.0  # in this step
     blocked_since: float | None = None
     settling: bool = False
     done: bool = False
@@ -79,9 +81,13 @@ def run(
     slowdown: Callable[[int], float] = lambda busy: 1.0,
     steps: int = 6,
     warm: int = 2,
+    luck: Callable[[int, int], float] = lambda process, step: 1.0,
 ) -> Outcome:
-    """Run `timeline(process, step)` of every process (hosts[process] is where it is) for so many steps, the first left out."""
-    return _Simulation(timeline, hosts, cores, slowdown, steps, warm).run()
+    """Run `timeline(process, step)` of every process (hosts[process] is where it is) for so many steps, the first left out.
+
+    `luck(process, step)` is how many times as long as usual that process works in that step.
+    """
+    return _Simulation(timeline, hosts, cores, slowdown, steps, warm, luck).run()
 
 
 class _Simulation:
@@ -93,7 +99,9 @@ class _Simulation:
         slowdown: Callable[[int], float],
         steps: int,
         warm: int,
+        luck: Callable[[int, int], float],
     ):
+        self.luck = luck
         self.now, self.cores, self.slowdown, self.steps, self.warm = 0.0, cores, slowdown, steps, warm
         self.processes = [_Process(host, self._steps(timeline, index)) for index, host in enumerate(hosts)]
         self.arrived: dict[tuple[str, int], list[_Process]] = defaultdict(list)
@@ -110,6 +118,7 @@ class _Simulation:
 
     def _steps(self, timeline: Callable[[int, int], Iterator[Act]], index: int) -> Iterator[Act]:
         for step in range(self.steps):
+            self.processes[index].luck = self.luck(index, step)
             yield from timeline(index, step)
             self.processes[index].marks.append(self.now)
             if step == self.warm - 1:
@@ -206,7 +215,7 @@ class _Simulation:
     def _takes_time(self, process: _Process, act: Act) -> bool:
         match act:
             case Work(phase, seconds):
-                process.phase, process.left = phase, seconds
+                process.phase, process.left = phase, seconds * process.luck
                 return seconds > TINY
             case Meet():
                 return self._meet(process, act)
@@ -246,7 +255,7 @@ class _Simulation:
                 self._hand_over(lock)
                 return False
             case Spare(phase, seconds):
-                process.spare.append(_Shelved(phase, seconds))
+                process.spare.append(_Shelved(phase, seconds * process.luck))
                 return False
             case Settle():
                 return self._settle(process)

@@ -1,7 +1,7 @@
 """From a calibration to a forecast: what was tried is reported as it was, everything else is simulated.
 
 A simulation knows nothing of what it was not told (how a lock feels the cache of another core, what torch's wrappers
-cost), so it is corrected by what it got wrong where the same strategy was tried: by the ratio of trial to simulation.
+cost), so it is corrected by what it got wrong where the same strategy was tried (correction.py).
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from ...strategies.job import trained_parameters
 from ..contenders import Contender
 from ..slices import WARM_UP, steady_ms
 from .calibrate import Calibration, key, memory_of, phase_seconds
+from .correction import Correction, corrected
 from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
 from .link import Link
+from .luck import drawn
 
 TRIED, SIMULATED = "measured", "simulated"
 # Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a
 # simulated row adds for every doubling of ranks beyond what was tried.
 FLOOR, UNTRIED, PER_DOUBLING = 0.05, 0.12, 0.05
-STEPS, WARM = 16, 8  # that are simulated, and those of them that do not count: local_sgd averages in every eighth
+STEPS, WARM = 24, 8  # that are simulated, and those of them that do not count: local_sgd averages in every eighth
 T80 = {1: 3.08, 2: 1.89, 3: 1.64, 4: 1.53}  # of Student's distribution, by degrees of freedom
 
 
@@ -50,7 +52,6 @@ class Place:
 class Simulated:
     outcome: Outcome
     costs: MeasuredCosts
-    samples_per_second: float
 
 
 class Forecaster:
@@ -80,23 +81,24 @@ class Forecaster:
         hosts = min(self.place.hosts, row.ranks)
         if hosts > 1 and not row.strategy.traits.hosts:
             raise Refused(f"{row.name} shares memory and cannot run over several hosts (hosts: {hosts}); use ddp")
-        prepared = self._prepare(row.strategy)
         tried = self.found.trials.get(key(row)) if hosts == 1 and self.place.cores is None else None
-        simulated = self._simulate(row, prepared, hosts)
-        batch = self.found.job.task.batch_size
-        if tried:
+        batch = self.found.samples_per_step
+        if tried:  # and nothing need be prepared: cutting a large model takes as long as several trials
             speeds = [self._speed(one) for one in tried]
             speed, half, basis = statistics.median(speeds), _half(speeds), TRIED
-            phases = phase_seconds(tried)
+            counted = tried[0].communication_bytes
+            phases, handed_over = phase_seconds(tried), {} if counted is None else {"memory": counted}
         else:
-            factor, doublings, basis = *self._correction(row), SIMULATED
+            simulated = self._simulate(row, self._prepare(row.strategy), hosts)
+            correction, doublings, basis = *self._correction(row), SIMULATED
             here = self._simulate_here(row) if hosts > 1 else simulated
             beyond = max(
                 0.0, simulated.outcome.step_seconds - here.outcome.step_seconds
             )  # what the link adds is no guess
-            speed = batch / (here.outcome.step_seconds / factor + beyond)
-            half = (UNTRIED if factor == 1.0 else FLOOR) + PER_DOUBLING * doublings
+            speed = batch / (correction(here.outcome.step_seconds) + beyond)
+            half = (UNTRIED if correction == Correction() else FLOOR) + PER_DOUBLING * doublings
             phases = simulated.outcome.mean(row.ranks)
+            handed_over = {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
         memory = self._memory(row, tried)
         if self.place.memory is not None and memory is not None and memory > self.place.memory:
             needs, has = memory / 2**20, self.place.memory / 2**20
@@ -112,10 +114,10 @@ class Forecaster:
             step_ms=1000 * batch / speed,
             phases_ms=_filling(phases, 1000 * batch / speed),
             memory_bytes=None if memory is None else int(memory),
-            bytes_per_step=self._bytes(tried, simulated),
+            bytes_per_step=handed_over,
             threads=row.threads,
             hosts=hosts,
-            batch_size=batch,
+            batch_size=self.found.job.task.batch_size,
             basis=basis,
         )
 
@@ -137,7 +139,7 @@ class Forecaster:
         steps, steady = self.found.job.total_steps, steady_ms(tried)
         first = tried.durations_ms[: math.floor(len(tried.durations_ms) * WARM_UP)][:steps]
         lost = max(0.0, sum(first) - len(first) * steady)
-        return 1000 * steps * self.found.job.task.batch_size / (steps * steady + lost)
+        return 1000 * steps * self.found.samples_per_step / (steps * steady + lost)
 
     def _simulate(self, row: Contender, prepared: Any, hosts: int) -> Simulated:
         assert row.strategy is not None
@@ -146,7 +148,7 @@ class Forecaster:
         where = [process * hosts // count for process in range(count)]
         threads = row.threads if row.threads in self.found.parts else min(self.found.parts)
         costs = MeasuredCosts(
-            batch_size=job.task.batch_size,
+            batch_size=min(job.task.batch_size, job.order.read),
             trained_bytes=sum(parameter.nbytes for _, parameter in trained_parameters(job.model)),
             weight_bytes=self.found.needs.weights,
             parts=self.found.parts[threads],
@@ -160,22 +162,31 @@ class Forecaster:
         timeline = strategy.traits.timeline
         assert timeline is not None, f"{strategy.name} tells no timeline"
         cores = (self.place.cores or self.found.cores) / threads
-        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM)
-        return Simulated(outcome, costs, job.task.batch_size / outcome.step_seconds)
+        luck = drawn(self.found.luck, STEPS - WARM)
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, luck)
+        return Simulated(outcome, costs)
 
-    def _correction(self, row: Contender) -> tuple[float, float]:
-        """Trial over simulation where the same strategy was tried, with the nearest number of ranks, and how many times
-        that is doubled to come to this row."""
-        tried = [other for other in self.rows if other.asked == row.asked and self.found.trials.get(key(other))]
-        if not tried:
-            return 1.0, max(0.0, math.log2(row.ranks))
-        nearest = min(tried, key=lambda other: (abs(math.log2(other.ranks / row.ranks)), -other.ranks))
-        if key(nearest) not in self._local:
-            assert nearest.strategy is not None
-            self._local[key(nearest)] = self._simulate_here(nearest)
-        speeds = [self._speed(one) for one in self.found.trials[key(nearest)]]
-        factor = statistics.median(speeds) / self._local[key(nearest)].samples_per_second
-        return factor, abs(math.log2(row.ranks / nearest.ranks)) + (self.place.hosts > 1)
+    def _correction(self, row: Contender) -> tuple[Correction, float]:
+        """From where the same strategy was tried, and how many times the nearest number of ranks there is doubled to come
+        to this row. One thread says nothing of two."""
+        same = [
+            other
+            for other in self.rows
+            if (other.asked, other.threads) == (row.asked, row.threads) and self.found.trials.get(key(other))
+        ]
+        if not same:
+            return Correction(), max(0.0, math.log2(row.ranks))
+        away = {other.ranks: abs(math.log2(other.ranks / row.ranks)) for other in same}
+        near = sorted(same, key=lambda other: (away[other.ranks], -other.ranks))
+        correction = corrected([self._tried_and_simulated(other) for other in near], FLOOR)
+        return correction, away[near[0].ranks] + (self.place.hosts > 1)
+
+    def _tried_and_simulated(self, row: Contender) -> tuple[float, float]:
+        """Seconds of a step."""
+        if key(row) not in self._local:
+            self._local[key(row)] = self._simulate_here(row)
+        speed = statistics.median(self._speed(one) for one in self.found.trials[key(row)])
+        return self.found.samples_per_step / speed, self._local[key(row)].outcome.step_seconds
 
     def _simulate_here(self, row: Contender) -> Simulated:
         """As it was tried: on this host."""
@@ -183,7 +194,7 @@ class Forecaster:
         here = Forecaster(self.found, self.rows, Place())
         return here._simulate(row, self._prepare(row.strategy), 1)
 
-    # ------------------------------------------------------------ memory and bytes
+    # ------------------------------------------------------------ memory
 
     def _memory(self, row: Contender, tried: Sequence[Run] | None) -> float | None:
         """Of the rank that needs most: as tried, or what a process has of its own and its parts of model and batch."""
@@ -195,14 +206,8 @@ class Forecaster:
         held = processes(strategy)
         weights, gradients, optimizer = strategy.traits.copies or (strategy.ranks, strategy.ranks, held)
         model = (weights * needs.weights + gradients * needs.gradients + optimizer * needs.optimizer) / held
-        samples = self.found.job.task.batch_size / held
+        samples = min(self.found.job.task.batch_size, self.found.job.order.read) / held
         return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
-
-    def _bytes(self, tried: Sequence[Run] | None, simulated: Simulated) -> dict[str, float]:
-        """Handed over per step, by link: as counted in a trial, or as the timelines asked for it."""
-        if tried and (counted := tried[0].communication_bytes) is not None:
-            return {"memory": counted}
-        return {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
 
 
 def _filling(phases: Mapping[str, float], whole: float) -> dict[str, float]:

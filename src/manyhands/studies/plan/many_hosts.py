@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ class Fleet:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
+        if not 0 <= self.checkpoint_seconds < math.inf:
+            raise BadInput(f"a checkpoint must take 0 seconds or more (found: {self.checkpoint_seconds:g} s)")
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def on_fleet(
 
 
 def _scaled(fleet: Fleet, step_ms: float, synchronous: bool, found: Calibration) -> ScaleForecast:
-    batch = found.job.task.batch_size
+    batch = found.samples_per_step
     return at_scale(
         step_ms / 1000,
         fleet.ranks_per_host,

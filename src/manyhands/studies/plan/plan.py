@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -102,7 +103,7 @@ def plan(
     for name, value in (("hosts", hosts), ("cores", cores)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadInput(f"{name} must be a whole number of at least 1 (found {value!r})")
-    if price is not None and not price >= 0:
+    if price is not None and not 0 <= price < math.inf:
         raise BadInput(f"price must be 0 or more (found {price!r})")
     if memory is not None and not memory > 0:
         raise BadInput(f"memory must be above 0 (found {memory!r})")
@@ -160,7 +161,7 @@ def _finished(one: Forecast, found: Calibration, hosts: int, price: float | None
     if not one.feasible or one.samples_per_second is None or one.interval is None:
         return one
     job = found.job
-    samples = job.total_steps * job.task.batch_size
+    samples = job.total_steps * found.samples_per_step
     beside = found.startup_seconds
     if job.test is not None and (parts := found.parts.get(min(found.parts))):
         most = max(parts)

@@ -1,0 +1,75 @@
+"""What a calibration measures, and with how many processes, on a machine that is not there: slices are given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from manyhands.record.run import Run
+from manyhands.studies.contenders import contenders
+from manyhands.studies.plan import calibrate as module
+from manyhands.studies.plan.calibrate import Calibration, calibrate
+from manyhands.studies.slices import Variant
+from manyhands.training.settings import FitSettings
+from tests.conftest import make_task
+
+
+def calibrated(monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], free: float = math.inf) -> Any:
+    """The calibration, the labels of its slices in their order, and among how many processes messages were measured."""
+    labels: list[str] = []
+    members: list[int] = []
+
+    def slice_of(variant: Variant, seconds: float) -> Run:
+        labels.append(variant.label)
+        run = Run("toy", "single", batch_size=variant.task.batch_size, phases_ms={"forward": 1.0})
+        run.durations_ms, run.seconds = [0.9, 1.1] * 20, 0.04
+        return run
+
+    def measured(count: int) -> dict[str, dict[int, float]]:
+        members.append(count)
+        return {kind: {1024: 1e-5} for kind in ("all_reduce", "gather", "message")}
+
+    monkeypatch.setattr(module, "available_cores", lambda: cores)
+    monkeypatch.setattr(module, "free_memory", lambda: free)
+    monkeypatch.setattr(module, "run_slice", slice_of)
+    monkeypatch.setattr(module, "run_off", lambda *given: None)
+    monkeypatch.setattr(module, "measure", measured)
+    rows = contenders(["ddp"], ranks, 1)
+    found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), 60.0, lambda text: None)
+    return found, labels, members
+
+
+def test_crowding_and_messages_are_measured_up_to_the_cores_and_rows_up_to_four(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both were carried on from two and four processes in a straight line, which memory that is shared by 16 does not keep to."""
+    found, labels, members = calibrated(monkeypatch, cores=16, ranks=[2, 4, 8, 16])
+    assert {f"{count} ranks apart" for count in (2, 4, 8, 16)} <= set(labels)
+    assert members == [2, 4, 8, 16]
+    assert sorted(found.crowding) == [2, 4, 8, 16]
+    assert {ranks for _, ranks, _ in found.trials} == {1, 2, 4}
+
+
+def test_no_more_than_anybody_asks_for_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, members = calibrated(monkeypatch, cores=16, ranks=[2])
+    assert (sorted(found.crowding), members) == ([2], [2])
+
+
+def test_ranks_that_do_not_fit_into_memory_are_not_started_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4, 8, 16], free=700 * 2**20)
+    assert sorted(found.crowding) == [2, 4, 8]
+
+
+def test_single_is_measured_once_for_its_row_and_for_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread with the whole batch was sliced twice in every round: once as a cost, once as a row."""
+    found, labels, _ = calibrated(monkeypatch, cores=2, ranks=[2])
+    assert "trial of single, 1 thread" not in labels
+    assert labels.count("single with 32 samples per step") == module.ROUNDS
+    assert len(found.trials["single", 1, 1]) == module.ROUNDS
+
+
+def test_the_luck_of_steps_is_their_spread_around_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, _ = calibrated(monkeypatch, cores=2, ranks=[2])
+    assert {round(step, 6) for step in found.luck} == {0.9, 1.1}
