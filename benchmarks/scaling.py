@@ -4,8 +4,7 @@ LeNet on 28x28 images, 32 samples a rank, one thread a rank. Sides, in turn, rou
 times a round, because a lone process runs at very different speeds on a shared machine); as many processes by hand that
 share nothing, which is all that the cores give; plain torch DistributedDataParallel over gloo by hand; `fit` with ddp and
 with hogwild. The hand-written sides are those of torch_sides.py. Speeds are samples per second of the median step, medians
-over rounds. Perfect would be the single
-process times the ranks.
+over rounds. Perfect would be the single process times the ranks.
 
     python benchmarks/scaling.py [--ranks 2 8 16] [--rounds 3] [--steps 200] [--samples 32]
 """

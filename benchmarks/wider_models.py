@@ -120,6 +120,7 @@ def main() -> None:
             ours = by_ours(task, STRATEGIES.get(strategy, strategy), chosen.ranks, chosen.steps)
             theirs = by_torch(task, strategy, chosen.ranks, chosen.steps, **options[cell])
             found[cell].append((ours, theirs))
+            print(*cell, f"{ours.step_ms:.1f} against {theirs.step_ms:.1f} ms", file=sys.stderr, flush=True)
     show(
         f"{chosen.ranks} ranks of one thread, median of {chosen.rounds} rounds of {chosen.steps} steps",
         [row(*cell, pairs) for cell, pairs in found.items()],

@@ -45,12 +45,14 @@ class Collectives(Stages):
             if count == 0:
                 self._arrive()
                 continue
-            slots = self._slots(dtype, 0, piece.numel())
-            slots[self.rank].copy_(piece)
+            parts = list(self._slots(dtype, 0, piece.numel()))
+            parts[self.rank].copy_(piece)
             self._arrive(piece.nbytes)
             if root is None or root == self.rank:
                 yield from self._all()
-                combine(operation, slots, piece)
+                if self.rank < 2:  # the first two are read before anything is written: its own piece need not come back
+                    parts[self.rank] = piece
+                combine(operation, parts, piece)
 
     def _all_reduce_by_parts(self, data: Tensor, operation: int, root: int | None, mark: int) -> Steps:
         """Rank r reduces part r of everybody's data, then everybody collects the parts."""
@@ -158,7 +160,13 @@ class Collectives(Stages):
         self._slots(data.dtype, 0, count)[self.rank].copy_(data)
         self._arrive(data.nbytes)
         yield from self._all()
-        out.view(self.size, count).copy_(self._table(data.dtype, count, 0))
+        if data.data_ptr() != out.data_ptr() + self.rank * data.nbytes:
+            out.view(self.size, count).copy_(self._table(data.dtype, count, 0))
+            return
+        slots = self._slots(data.dtype, 0, count)
+        for rank, part in enumerate(out.split(count)):
+            if rank != self.rank:  # it lies there already
+                part.copy_(slots[rank])
 
     def gather(self, outs: list[Tensor], data: Tensor, root: int) -> Steps:
         mark = self._mark("gather", data.dtype, data.numel(), root)
@@ -176,7 +184,7 @@ class Collectives(Stages):
                 yield from self._all()
                 for rank, out in enumerate(outs):
                     target = out[low : low + most]
-                    if target.numel():
+                    if target.numel() and target.data_ptr() != piece.data_ptr():  # it may lie there already
                         target.copy_(self._slots(data.dtype, 0, target.numel())[rank])
 
     def broadcast(self, data: Tensor, root: int) -> Steps:
