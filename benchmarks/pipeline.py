@@ -3,8 +3,8 @@
 The aims are 0.80 of single's step, 1.25 times model_parallel and 1.3 times torch.distributed.pipelining.
 
 The same work on every side, in turns: an MLP of 8 x (Linear 1024, ReLU), 256 samples a step, cross entropy over 1024
-classes, SGD, one thread a process. torch.distributed.pipelining runs over gloo with the same 4 micro-batches, its stages
-cut in the middle. Of each side the median step after a warm-up counts; the ratios are those of each round.
+classes, SGD, one thread a process. torch.distributed.pipelining (torch_sides.py) runs over gloo with the same 4
+micro-batches, its stages cut in the middle. Of each side the median step after a warm-up counts; the ratios are those of each round.
 
 "two by hand at once" is a control: two processes that know nothing of each other, each with the whole model. On two cores
 of one's own they take as long as one. Where they take longer, the cores are shared with somebody, one who uses both has
@@ -17,25 +17,17 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
-import socket
 import statistics
-import time
-import warnings
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from tables import show
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch_sides import WARM_UP, by_torch
 
 import manyhands as mh
-from manyhands.world.launch.processes import LaunchedProcess, launch
 
-WIDTH, LAYERS, SAMPLES, WARM_UP = 1024, 8, 256, 3
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+WIDTH, LAYERS, SAMPLES = 1024, 8, 256
 
 
 def model() -> nn.Sequential:
@@ -61,80 +53,20 @@ def task() -> mh.Task:
     )
 
 
-def by_ours(strategy: str, ranks: int, steps: int) -> tuple[float, float]:
-    """Milliseconds of a step, and the loss of the last one."""
+def by_ours(strategy: str, ranks: int, steps: int) -> float:
+    """Milliseconds of a step."""
     run = mh.fit(task(), strategy, ranks=ranks, threads=1, max_steps=WARM_UP + steps, device="cpu", progress=False)
     assert run.step_ms is not None
-    return run.step_ms["median"], float(run.losses[-1] or 0.0)
+    return run.step_ms["median"]
 
 
-def by_hand(steps: int, processes: int = 1) -> tuple[float, float]:
-    """One process as people write it, or several at once; malloc gives freed memory back, as it does by default."""
-
-    def body(process: LaunchedProcess) -> tuple[float, float]:
-        network = model()
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-        input, target = data()
-        spent = []
-        for step in range(WARM_UP + steps):
-            began = time.perf_counter()
-            chosen = (torch.arange(SAMPLES) + step * SAMPLES) % len(input)
-            loss = nn.functional.cross_entropy(network(input[chosen]), target[chosen])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            spent.append(1000 * (time.perf_counter() - began))
-        return statistics.median(spent[WARM_UP:]), loss.item()
-
-    found: list[tuple[float, float]] = launch(body, processes, threads=1, keep_memory=False)
-    return statistics.mean(spent for spent, _ in found), found[0][1]
+def by_pipelining(schedule: str, chunks: int, steps: int) -> float:
+    return by_torch(task(), "pipeline", 2, steps, cuts=[LAYERS], chunks=chunks, schedule=schedule).step_ms
 
 
-def torch_stage(index: int, port: int, schedule: str, chunks: int, steps: int, answer: mp.Queue) -> None:
-    """One of two processes that train with torch.distributed.pipelining."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group("gloo", rank=index, world_size=2)
-    layers = list(model())
-    part = nn.Sequential(*(layers[:LAYERS] if index == 0 else layers[LAYERS:]))
-    stage = PipelineStage(part, index, 2, torch.device("cpu"))
-    runner = SCHEDULES[schedule](stage, n_microbatches=chunks, loss_fn=nn.functional.cross_entropy)
-    optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
-    input, target = data()
-    spent, losses = [], []
-    dist.barrier()
-    for step in range(WARM_UP + steps):
-        began = time.perf_counter()
-        chosen = (torch.arange(SAMPLES) + step * SAMPLES) % len(input)
-        if index == 0:
-            runner.step(input[chosen])
-        else:
-            runner.step(target=target[chosen], losses=losses)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        spent.append(1000 * (time.perf_counter() - began))
-    if index:
-        answer.put((statistics.median(spent[WARM_UP:]), float(sum(losses[-chunks:]) / chunks)))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def by_torch(schedule: str, chunks: int, steps: int) -> tuple[float, float]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.get_context("spawn")
-    answer = context.Queue()
-    processes = [
-        context.Process(target=torch_stage, args=(index, port, schedule, chunks, steps, answer)) for index in range(2)
-    ]
-    for process in processes:
-        process.start()
-    result = answer.get(timeout=300)
-    for process in processes:
-        process.join(60)
-    return result
+def by_hand(steps: int, processes: int = 1) -> float:
+    """One process as people write it, or several at once, each with a whole batch."""
+    return by_torch(task().replace(batch_size=processes * SAMPLES), "apart", processes, steps).step_ms
 
 
 def main() -> None:
@@ -144,20 +76,20 @@ def main() -> None:
     options.add_argument("--chunks", type=int, default=4)
     chosen = options.parse_args()
     steps, chunks = chosen.steps, chosen.chunks
-    sides: dict[str, Callable[[], tuple[float, float]]] = {
+    sides: dict[str, Callable[[], float]] = {
         "single": lambda: by_ours("single", 1, steps),
         "pipeline": lambda: by_ours(f"pipeline:chunks={chunks}", 2, steps),
         "model_parallel": lambda: by_ours("model_parallel", 2, steps),
         "pipeline:schedule=gpipe": lambda: by_ours(f"pipeline:chunks={chunks},schedule=gpipe", 2, steps),
-        "torch pipelining 1F1B": lambda: by_torch("1f1b", chunks, steps),
-        "torch pipelining GPipe": lambda: by_torch("gpipe", chunks, steps),
+        "torch pipelining 1F1B": lambda: by_pipelining("1f1b", chunks, steps),
+        "torch pipelining GPipe": lambda: by_pipelining("gpipe", chunks, steps),
         "single by hand": lambda: by_hand(steps),
         "two by hand at once": lambda: by_hand(steps, processes=2),
     }
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(chosen.rounds):
         for name, measure in sides.items():
-            found[name].append(measure()[0])
+            found[name].append(measure())
     ours, single = found["pipeline"], found["single"]
     rows = [
         {

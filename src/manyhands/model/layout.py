@@ -4,7 +4,7 @@
     channels last     r g b  r g b  r g b  r g b       next to each other: a layer reads a pixel's channels at once
 
 Wide convolutions, pooling and BatchNorm run up to several times as fast on channels last; narrow convolutions, GroupNorm and
-means over whole images run slower. A layer's output has the layout of its weight, so that laying out the weights is enough.
+means over whole images run slower. A layer's output has the layout of its weight, so that laying out the weights is enough; or that of the images it gets.
 
 The choice is estimated from the shapes in one pass over a few samples, not timed: the same model gets the same layout in
 every run, on every rank and after a resume, and with it the same sums to the last bit. The costs are nanoseconds of forward
@@ -133,3 +133,16 @@ def channels_last_pays(model: nn.Module, pass_through: Callable[[nn.Module], Ten
 
 def lay_channels_last(model: nn.Module) -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def take_channels_last(model: nn.Module) -> None:
+    """The same layout for a model whose weights must lie row by row: convolutions lay out the images they are given."""
+
+    def laid_out(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return tuple(  # of a batch; a single image has three dimensions, and an argument by name is not here
+            image.contiguous(memory_format=torch.channels_last) if image.dim() == 4 else image for image in inputs
+        )
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(laid_out)

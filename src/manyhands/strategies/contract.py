@@ -112,7 +112,6 @@ class Traits:
     shards_batch: bool = True  # a layer sees a part of the batch at a time (matters to BatchNorm)
     chunks_batch: bool = False  # a layer runs several times per step, on a chunk of the batch each time
     joins_batchnorm: bool = False  # takes sync_batchnorm
-    any_layout: bool = True  # weights may lie in memory in another order than row by row
     mixes_devices: bool = True  # some ranks may be on the CPU and others on GPUs
     compiles: bool = False  # its model can be compiled whole (`compile=True`)
     preload: tuple[str, ...] = ()  # modules slow to import, loaded once for all ranks

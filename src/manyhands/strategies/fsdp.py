@@ -32,6 +32,7 @@ from ..data import nest
 from ..data.process_state import seeded
 from ..errors import BadInput
 from ..model.fsdp_units import find_units
+from ..model.layout import take_channels_last
 from ..model.optimizers import stand_in
 from ..model.without_compiler import COMPILER
 from ..world.devices import default_ranks
@@ -80,7 +81,6 @@ class FSDP(Strategy):
         return Traits(
             transport=self.transport,
             joins_batchnorm=True,
-            any_layout=False,
             mixes_devices=False,
             copies=(2, 2, 1),  # one in shards, and about one more in the units at work
             preload=("torch.distributed.fsdp", "torch.distributed.tensor", COMPILER),
@@ -154,6 +154,8 @@ class FSDPWorker(WrappedWorker):
         root = WithAllGradients(model, units) if may_miss(job) else WithLoss(model, units)
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()  # what is cut into rows must lie row by row
+        if job.channels_last:
+            take_channels_last(model)
         mesh = init_device_mesh(rank.device.type, (rank.processes,))
         drop = job.settings.accumulate == 1  # accumulating, parameters stay whole until the update
         for name in job.prepared:

@@ -107,7 +107,7 @@ class Attempts:
     def _try_out(self) -> None:
         """Try the job on a few samples, and say in the record what follows from it."""
         job, strategy, run = self.job, self.strategy, self.record
-        probe(job, self.devices, strategy.traits.any_layout, divides(strategy))
+        probe(job, self.devices, divided=divides(strategy))
         run.channels_last, run.call = job.channels_last, job.calling.call
         run.weight = None if job.weight is None else "given" if job.task.weight else str(job.weight)
         run.exact, run.exact_reason = exactness(strategy, job)

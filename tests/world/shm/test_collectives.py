@@ -23,8 +23,8 @@ NUMBERS = [*FLOATS, *INTEGERS, torch.bool]
 REDUCTIONS = {"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum, "avg": torch.add}
 OPS = {"sum": ReduceOp.SUM, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN, "max": ReduceOp.MAX, "avg": ReduceOp.AVG}
 KINDS = [
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into", "gather", "scatter", "reduce_scatter",
-    "reduce_scatter_from", "all_to_all", "all_to_all_single", "barrier", "all_reduce_coalesced",
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into", "all_gather_in_place", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_from", "all_to_all", "all_to_all_single", "barrier", "all_reduce_coalesced",
 ]  # fmt: skip
 
 
@@ -86,6 +86,11 @@ def collective(call: dict, rank: int, ranks: int) -> tuple[Any, list[tuple[Tenso
         should = joined([of(r) for r in everyone])
         out = torch.zeros_like(should)
         return gather_into(out, mine, **later), [(out, should)]
+    if kind == "all_gather_in_place":  # as FSDP does it
+        should = joined([of(r) for r in everyone])
+        out = torch.zeros_like(should)
+        own = out[rank * shape[0] : (rank + 1) * shape[0]] if shape else out[rank]
+        return gather_into(out, own.copy_(mine), **later), [(out, should)]
     if kind == "gather":
         outs = [blank() for _ in everyone] if rank == root else None
         return dist.gather(mine, outs, root, **later), [(outs[r], of(r)) for r in everyone if outs]

@@ -45,12 +45,14 @@ class Collectives(Stages):
             if count == 0:
                 self._arrive()
                 continue
-            slots = self._slots(dtype, 0, piece.numel())
-            slots[self.rank].copy_(piece)
+            parts = list(self._slots(dtype, 0, piece.numel()))
+            parts[self.rank].copy_(piece)
             self._arrive(piece.nbytes)
             if root is None or root == self.rank:
                 yield from self._all()
-                combine(operation, slots, piece)
+                if self.rank < 2:  # the first two are read before anything is written: its own piece need not come back
+                    parts[self.rank] = piece
+                combine(operation, parts, piece)
 
     def _all_reduce_by_parts(self, data: Tensor, operation: int, root: int | None, mark: int) -> Steps:
         """Rank r reduces part r of everybody's data, then everybody collects the parts."""
@@ -176,7 +178,7 @@ class Collectives(Stages):
                 yield from self._all()
                 for rank, out in enumerate(outs):
                     target = out[low : low + most]
-                    if target.numel():
+                    if target.numel() and target.data_ptr() != piece.data_ptr():  # it may lie there already
                         target.copy_(self._slots(data.dtype, 0, target.numel())[rank])
 
     def broadcast(self, data: Tensor, root: int) -> Steps:

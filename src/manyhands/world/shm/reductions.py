@@ -31,7 +31,7 @@ COMBINE: dict[int, Callable[..., Tensor]] = {
 
 
 def combine(operation: int, parts: list[Tensor], out: Tensor) -> None:
-    """Reduce the ranks' parts, in rank order, into `out`, which is none of them."""
+    """Reduce the ranks' parts, in rank order, into `out`, which may be one of the first two and none of the others."""
     function = COMBINE[operation]
     if out.dtype in _HALVES:
         total = parts[0].float()
