@@ -34,7 +34,6 @@ def calibrated(monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], fr
     monkeypatch.setattr(module, "available_cores", lambda: cores)
     monkeypatch.setattr(module, "free_memory", lambda: free)
     monkeypatch.setattr(module, "run_slice", slice_of)
-    monkeypatch.setattr(module, "run_off", lambda *given: None)
     monkeypatch.setattr(module, "measure", measured)
     rows = contenders(["ddp"], ranks, 1)
     found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), 60.0, lambda text: None)

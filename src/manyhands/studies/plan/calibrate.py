@@ -4,7 +4,6 @@
     crowding     k ranks that never talk, each with a shard: how work slows down where k of them share memory and caches
     transport    collectives and messages between processes of this host, by size
     trials       short slices of the rows themselves, where they have few processes
-    run-off      what is left of the budget, for the rows that may be the best (run_off.py)
 
 Crowding and transport are measured with 2, 4, 8 ... processes up to the cores: what is shared has its limits, which fewer
 processes do not show. All slices are made in turn, round after round, so that a machine that slows down slows all alike.
@@ -36,17 +35,13 @@ from ..contenders import Contender
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
 from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
-from .run_off import run_off
 from .transport import Kinds, Transport, copy_seconds_per_byte, measure
 
 MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
 START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
-FOR_ROUNDS, FOR_ALL = (
-    0.7,
-    0.95,
-)  # of the budget: until when rounds are made, and until when the first of them or the run-off
+FOR_SLICES = 0.85  # of the budget: what comes before and after them takes time, too
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
 
@@ -128,7 +123,7 @@ def calibrate(
     transport = _transport(_doublings(min(max(2, available_cores()), most)))
     neighbours = Neighbours()
     neighbours.begin()
-    bench.run(began + FOR_ROUNDS * budget, began + FOR_ALL * budget)
+    bench.run(began + FOR_SLICES * budget)
     parts = bench.parts()
     return Calibration(
         job=job,
@@ -206,25 +201,18 @@ class _Bench:
         same = self._parts.get((row.threads or 0, self.batch)) if row.single else None
         self._trials[key(row)] = same or self._variant(f"trial of {row.label}", row.strategy, row.threads)
 
-    def run(self, rounds_until: float, until: float) -> None:
-        """Every second round backwards; slices are as long as the time allows for. The first round is worth more than the
-        run-off, which is worth more than further rounds."""
+    def run(self, until: float) -> None:
+        """Every second round backwards; slices are as long as the time allows for."""
         starts: list[float] = []
-        self._rounds(rounds_until, until, starts)
-        start = statistics.fmean(starts) if starts else START_SECONDS
-        run_off(list(self._trials.values()), until, start, LONGEST, self.say)
-
-    def _rounds(self, rounds_until: float, first_until: float, starts: list[float]) -> None:
         for number in range(ROUNDS):
             turn = [variant for variant in self.variants if variant.problem is None]
             for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
                 start = statistics.fmean(starts) if starts else START_SECONDS
                 began = time.monotonic()
-                until = rounds_until if number else first_until
                 if until - began < start and (number or variant not in self._parts.values()):
                     return
                 left = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
-                seconds = min(LONGEST, max(SHORTEST, (rounds_until - began) / left - start))
+                seconds = min(LONGEST, max(SHORTEST, (until - began) / left - start))
                 self.say(f"round {number + 1}: {variant.label}")
                 run = run_slice(variant, seconds)
                 variant.slices.append(run)
