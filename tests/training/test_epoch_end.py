@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +11,6 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 import manyhands as mh
-from manyhands.strategies.job import StepSettings
-from manyhands.training.build import build
-from manyhands.training.epoch_end import EpochEnd
 from tests.conftest import distance, make_task, quick_fit
 
 
@@ -114,30 +110,6 @@ def test_a_schedule_that_goes_by_a_figure_gets_it_after_every_epoch() -> None:
     task = make_task(epochs=3, schedule=lambda optimizer, total: ReduceLROnPlateau(optimizer))
     run = mh.fit(task, eval_every=3, progress=False)
     assert all("test_accuracy" in entry for entry in run.epochs)
-
-
-@pytest.mark.parametrize(("test", "every", "fetched"), [(True, 1, 4), (True, 3, 2), (False, 1, 0)])
-def test_weights_are_brought_together_where_somebody_looks_at_them(test: bool, every: int, fetched: int) -> None:
-    """A model of 124 million parameters came from the GPU after every epoch, also where nothing was tested."""
-    task = make_task(epochs=4, test=None) if not test else make_task(epochs=4)
-    job = build(task, StepSettings(epochs=4, eval_every=every))
-    calls: list[str] = []
-    worker: Any = SimpleNamespace(
-        updater=SimpleNamespace(by_figure=False), learning_rate=0.1, weights=lambda: calls.append("weights") or {}
-    )
-    rank: Any = SimpleNamespace(
-        leads=True, say=lambda phase: None, gather=lambda mine: [mine], tell=lambda kind, entry: None
-    )
-    history = SimpleNamespace(add_epoch=lambda entry: None, evaluation_seconds=0.0)
-    losses = SimpleNamespace(all=lambda since: [])
-    figures: Any = SimpleNamespace(losses=losses, history=history, epoch_seconds=1.0)
-    judge: Any = SimpleNamespace(test=lambda weights: calls.append("test"))
-    end = EpochEnd(job, rank, worker, figures, judge)
-    for epoch in range(4):
-        end.after_epoch(list(job.order.steps(epoch))[-1])
-    assert calls.count("weights") == fetched
-    assert calls.count("test") == 2 * fetched  # the weights, and their average where there is one
-    assert end.collected == test
 
 
 @pytest.mark.parametrize("keywords", [{"eval_every": 3}, {"eval_every": 3, "max_steps": 20}])

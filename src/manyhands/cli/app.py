@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
 import sys
@@ -91,7 +92,9 @@ def main() -> NoReturn:
         code = FAILED
     if code == INTERRUPTED:  # raised here, or turned into an exit code by typer
         _complain("interrupted", code)
-    gc.freeze()  # else Python takes half a second to clear away torch's modules, one by one, before it ends
+    atexit.register(
+        gc.freeze
+    )  # else Python takes half a second to clear away torch's modules, one by one, before it ends
     sys.exit(code if isinstance(code, int) else DONE)
 
 

@@ -59,18 +59,12 @@ class Judge:
 
 
 class EpochEnd(Observer):
-    """Evaluates on rank 0 and tells the caller.
-
-    `weights` are those of the last epoch, on rank 0, `averaged` their average: where somebody looked at them. Bringing them
-    together costs a copy of the model from a GPU, or a gathering of its parts; `collected` says whether it was done.
-    """
+    """Evaluates on rank 0 and tells the caller; `weights` are those of the last epoch, on rank 0, `averaged` their average."""
 
     def __init__(self, job: Job, rank: Rank, worker: Worker, figures: RankFigures, judge: Judge, logs: bool = False):
         self.rank, self.worker, self.figures, self.judge, self.logs = rank, worker, figures, judge, logs
         self.weights: dict[str, Any] | None = None
         self.averaged: dict[str, Any] | None = None
-        self.collected = False
-        self._tests = job.test is not None
         self._averages, self._order = job.task.ema is not None, job.order
         self._every = 1 if worker.updater.by_figure else job.settings.eval_every  # a schedule waits for the figure
         self._last_step = job.total_steps
@@ -78,7 +72,6 @@ class EpochEnd(Observer):
 
     def collect(self) -> None:
         """The weights as they are now; every process takes part."""
-        self.collected = True
         self.weights = self.worker.weights()
         if self._averages:
             self.averaged = self.judge.averaged(self.weights, self.worker.average())
@@ -96,9 +89,7 @@ class EpochEnd(Observer):
         rank.say("evaluation" if rank.leads else "wait")
         done, history = last.before + 1, self.figures.history
         everyone = rank.gather(self.figures.losses.hand_over(done))
-        self.collected, self.weights, self.averaged = False, None, None
-        if self._evaluates(last):
-            self.collect()
+        self.collect()
         entry = None
         if everyone is not None:  # rank 0 has them; where ranks may go on without each other, all have
             history.add_losses([own for own in everyone if own is not None], done)
@@ -114,10 +105,6 @@ class EpochEnd(Observer):
         if self.worker.updater.by_figure and last.number + 1 == self._order.steps_per_epoch:
             self._follow(entry)
 
-    def _evaluates(self, last: PlannedStep) -> bool:
-        """Whether the weights are tested after this epoch, as every process knows."""
-        return self._tests and ((last.epoch + 1) % self._every == 0 or last.before + 1 >= self._last_step)
-
     def _entry(self, last: PlannedStep) -> dict[str, Any]:
         """What the record says of an epoch."""
         history = self.figures.history
@@ -128,7 +115,7 @@ class EpochEnd(Observer):
             "samples": history.epoch_samples,
             "learning_rate": self.worker.learning_rate,
         }
-        if not self._evaluates(last):
+        if (last.epoch + 1) % self._every and last.before + 1 < self._last_step:
             history.test = history.ema_test = None  # those of an earlier epoch are not these weights'
             return entry
         began = time.monotonic()

@@ -55,13 +55,13 @@ class RankTraining:
         self.loop = Loop(self._with_late_shares(feed), self.worker, rank.clock, self._observers(), rank.barrier)
 
     def run(self) -> Outcome | None:
-        rank = self.rank
+        rank, first = self.rank, self.rank.clock.steps
         if rank.leads:
             rank.tell("started", time.monotonic())  # of the machine, so a caller on it has the same
         self.figures.marks.begin(self.figures.made)
-        self.loop.run(self.job.order.epochs(rank.clock.steps, self.job.total_steps))
-        # where nothing was tested after the last epoch, or none was trained: the same on every process
-        if not self.epoch_end.collected:
+        self.loop.run(self.job.order.epochs(first, self.job.total_steps))
+        # resumed at the very end no epoch was trained, as every process sees: the weights are asked for here
+        if rank.clock.steps == first:
             self.epoch_end.collect()
         outcome = self._outcome()
         rank.done()
