@@ -98,6 +98,12 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
+def _leave_all_as_it_is() -> None:
+    """Else Python takes half a second to clear torch's modules away, one by one, before the command ends."""
+    if "triton" not in sys.modules:  # which would report it as leaked
+        gc.freeze()
+
+
 def _leave_it_to_another(problem: ManyhandsError) -> None:
     """Where another of torchrun's processes reports it: torchrun ends that one too as soon as this one has gone."""
     if problem.told:
