@@ -16,19 +16,6 @@ from pathlib import Path
 from ...errors import BadInput
 from .fork_server_process import DESCRIPTORS
 
-SPIN = 10_000
-
-
-def _threads_that_sleep() -> dict[str, str]:
-    """The environment, in which threads that wait for each other soon sleep, unless the user has said how they wait.
-
-    By default GNU's OpenMP lets them spin for milliseconds. Beside other processes that keeps the one that everybody
-    waits for off its core, at every operation: a step with two threads took 30 times as long (benchmarks/busy.py).
-    OpenMP reads this when torch is imported, which is why ranks cannot set it for themselves.
-    """
-    said = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
-    return dict(os.environ) if said else {**os.environ, "GOMP_SPINCOUNT": str(SPIN)}
-
 
 class _Server:
     def __init__(self) -> None:
@@ -36,11 +23,7 @@ class _Server:
         source = str(Path(__file__).resolve().parents[2])
         code = f"import sys; sys.path.append({source!r}); from manyhands.world.launch.fork_server_process import live; live({theirs.fileno()})"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            env=_threads_that_sleep(),
+            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
         )
         theirs.close()
         self.owner = os.getpid()
