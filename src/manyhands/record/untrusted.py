@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -20,8 +21,9 @@ from ..errors import BadInput
 
 LARGEST = 2**64  # beyond that nothing was counted or measured
 DEEPEST = 20  # levels of lists and objects; records have five
-# Control characters but for newline and tab, signs that change the direction of writing, halves of characters.
 _NUMBERS = {float, int, type(None)}
+_PLAIN = {str, bool, *_NUMBERS}  # most of a record, and told from nests at once
+# Control characters but for newline and tab, signs that change the direction of writing, halves of characters.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -63,6 +65,8 @@ def _without(text: str, field: str) -> str:
 
 def walk(value: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     """The same nest of lists and objects with every key and value in it changed."""
+    if type(value) in _PLAIN:
+        return change(value)
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, list | tuple):
@@ -97,7 +101,7 @@ def fits(value: Any, form: Any) -> bool:
         return type(value) is int and value in form
     if isinstance(form, dict):
         return isinstance(value, dict) and all(fits(value[key], inner) for key, inner in form.items() if key in value)
-    kind, inners = (type(form), form) if isinstance(form, list | tuple) else (get_origin(form), get_args(form))
+    kind, inners = (type(form), form) if isinstance(form, list | tuple) else _parts(form)
     if kind in (Union, UnionType) or isinstance(form, tuple):
         return any(fits(value, choice) for choice in inners)
     if kind is list:
@@ -107,6 +111,12 @@ def fits(value: Any, form: Any) -> bool:
     if kind is dict:
         return isinstance(value, dict) and all(fits(item, inners[1]) for item in value.values())
     raise TypeError(f"no rule for {form}")
+
+
+@cache
+def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Asked for every value of every record."""
+    return get_origin(annotation), get_args(annotation)
 
 
 def _all_fit(values: list[Any], form: Any) -> bool:
