@@ -1,4 +1,4 @@
-"""Claim: nothing grows faster than what it counts. A rank costs the same whether it is one of 2 or of 64, a step the same
+"""Aim: nothing grows faster than what it counts. A rank costs the same whether it is one of 2 or of 64, a step the same
 whether it is the first or the millionth, and a thousand stored runs are listed in under a second.
 
     python benchmarks/flat.py ranks [--quick] [--against SRC]     start-up, memory, barriers and the caller, by ranks
