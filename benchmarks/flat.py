@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,24 +76,35 @@ def rank_pids() -> list[int]:
 
 
 @contextmanager
-def sampled(every: float, found: list[tuple[float, tuple[int, int], list[tuple[int, int]]]]) -> Iterator[None]:
-    """Meanwhile, now and then: the time, what this process holds, and what each rank does."""
+def meanwhile(every: float, look: Callable[[], None]) -> Iterator[None]:
+    """Look now and then while the block runs."""
     over = threading.Event()
 
-    def look() -> None:
+    def again_and_again() -> None:
         while not over.wait(every):
-            ranks = [one for pid in rank_pids() if (one := held(pid)) is not None]
-            own = held(os.getpid())
-            if ranks and own is not None:
-                found.append((time.monotonic(), own, ranks))
+            look()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=again_and_again)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+def sampled(
+    every: float, found: list[tuple[float, tuple[int, int], list[tuple[int, int]]]]
+) -> AbstractContextManager[None]:
+    """The time, what this process holds, and what each rank does."""
+
+    def look() -> None:
+        ranks = [one for pid in rank_pids() if (one := held(pid)) is not None]
+        own = held(os.getpid())
+        if ranks and own is not None:
+            found.append((time.monotonic(), own, ranks))
+
+    return meanwhile(every, look)
 
 
 # ---------------------------------------------------------------- measurements, each in a process of its own
@@ -189,24 +200,12 @@ def measure_steps(strategy: str, ranks: int, steps: int, per_epoch: int, place: 
     }
 
 
-@contextmanager
-def live_sizes(file: Path, found: list[int]) -> Iterator[None]:
-    over = threading.Event()
-
+def live_sizes(file: Path, found: list[int]) -> AbstractContextManager[None]:
     def look() -> None:
-        while not over.wait(0.25):
-            try:
-                found.append(file.stat().st_size)
-            except OSError:
-                continue
+        with suppress(OSError):
+            found.append(file.stat().st_size)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return meanwhile(0.25, look)
 
 
 def timed(action: Callable[[], object]) -> float:
