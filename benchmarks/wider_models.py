@@ -32,7 +32,7 @@ from torch_sides import SIDES, WARM_UP, Measured, by_torch, cuts_of
 import manyhands as mh
 from manyhands.model.fsdp_units import find_units
 from manyhands.tasks import cifar10
-from manyhands.tasks.models import mobilenetv2, small_gpt
+from manyhands.tasks.models import gpt, mobilenetv2
 
 SYMBOLS, LENGTH = 65, 128
 STRATEGIES = {"apart": "local_sgd:period=1000000"}  # ours; all others have the name of torch's side
@@ -75,7 +75,7 @@ def tasks() -> dict[str, mh.Task]:
             **common,
         ),
         "gpt": mh.Task(
-            partial(small_gpt, SYMBOLS, LENGTH, width=256),
+            partial(gpt, SYMBOLS, LENGTH, width=256),
             sequences,
             loss_of_symbols,
             adamw,

@@ -61,6 +61,7 @@ def gone(*_: Any, **__: Any) -> Any:
 GONE: dict[str, tuple[Any, str, str]] = {  # where it is, its name there, a strategy that uses it
     "SGD as one kernel": (torch, "_fused_sgd_", "single"),
     "oneDNN's direct product": (torch.ops.mkldnn, "_linear_pointwise", "pipeline"),
+    "kernels in place of torch's": (torch.library.Library, "_destroy", "single"),
     "the order of DDP's buckets": (dist.Reducer, "_rebuild_buckets", "ddp"),
     "dispatch modes": (torch.utils._python_dispatch, "TorchDispatchMode", "single"),
     "the backward pass of a convolution": (torch.ops.aten, "convolution_backward", "pipeline"),

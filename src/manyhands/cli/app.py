@@ -92,9 +92,7 @@ def main() -> NoReturn:
         code = FAILED
     if code == INTERRUPTED:  # raised here, or turned into an exit code by typer
         _complain("interrupted", code)
-    atexit.register(
-        gc.freeze
-    )  # else Python takes half a second to clear away torch's modules, one by one, before it ends
+    atexit.register(_leave_all_as_it_is)
     sys.exit(code if isinstance(code, int) else DONE)
 
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .torch_internals import DIRECT_PRODUCT
+from .wide_products import wide_products_in_force
 
 PAGE = 4096  # bytes after which addresses fall on the same lines of the cache
 SLICE = 128
@@ -72,5 +73,7 @@ def slices_pay(rows: Tensor, matrix: Tensor) -> bool:
 
 def _plain(rows: Tensor, matrix: Tensor) -> bool:
     """Single precision by MKL on one thread: several share out a whole product better."""
+    if wide_products_in_force():
+        return False
     plain = rows.dtype == matrix.dtype == torch.float32 and rows.is_cpu and matrix.is_cpu
     return plain and torch.get_num_threads() == 1 and torch.backends.mkl.is_available()

@@ -12,6 +12,7 @@ docs/dependencies.md says what each part is for. Shared memory is a part too: wo
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -95,6 +96,35 @@ def _direct_product() -> Callable[..., torch.Tensor] | None:
     return direct  # type: ignore[no-any-return]
 
 
+def _own_kernels() -> Callable[[dict[str, Callable[..., Any]]], Callable[[], None]]:
+    def put_in_place(kernels: dict[str, Callable[..., Any]]) -> Callable[[], None]:
+        """These functions do what torch's kernels of their names did, on CPU, until the result is called."""
+        library = torch.library.Library("aten", "IMPL")
+        take_back = library._destroy
+        with warnings.catch_warnings():  # torch says that there was a kernel before
+            warnings.simplefilter("ignore")
+            for name, kernel in kernels.items():  # over those of other fits too
+                library.impl(name, kernel, "CPU", allow_override=True)
+        return take_back
+
+    asked: list[tuple[int, ...]] = []
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        asked.append(tuple(left.shape))
+        return torch.mm(left, right, out=left.new_empty(0))
+
+    left, right = _ones(1, 3), _ones(3, 1)
+    take_back = put_in_place({"mm": product})
+    try:
+        _expect(torch.mm(left, right)[0], [3.0])
+    finally:
+        take_back()
+    _expect(torch.mm(left, right)[0], [3.0])
+    if (1, 3) not in asked:
+        raise RuntimeError("were not asked for a product")
+    return put_in_place
+
+
 def _bucket_order() -> bool:
     from torch.distributed import Reducer
 
@@ -161,6 +191,7 @@ def _tree_leaves() -> Callable[[Any], list[Any]]:
 
 FUSED_SGD = Part("SGD as one kernel", "torch's own step is used", _fused_sgd)
 DIRECT_PRODUCT = Part("oneDNN's direct product", "plain products are used", _direct_product)
+OWN_KERNELS = Part("kernels in place of torch's", "large products are MKL's", _own_kernels)
 BUCKET_ORDER = Part("the order of DDP's buckets", "a resumed ddp run may differ in the last bits", _bucket_order)
 DISPATCH_MODE = Part("dispatch modes", "images keep their channels first", _dispatch_mode)
 VERSIONS = Part(
@@ -179,6 +210,7 @@ TREE_LEAVES = Part("a look into nests", "fsdp gathers the model as a whole", _tr
 PARTS = (
     FUSED_SGD,
     DIRECT_PRODUCT,
+    OWN_KERNELS,
     BUCKET_ORDER,
     DISPATCH_MODE,
     VERSIONS,

@@ -78,6 +78,7 @@ class Run(Presented):
     losses: list[float | None] = field(default_factory=list)
     phases_ms: dict[str, float | None] | None = None  # null: a phase that cannot be seen (a script's)
     channels_last: bool | None = None  # whether the model's images lay in memory so (docs/benchmarks.md)
+    wide_products: bool | None = None  # whether oneDNN made its large products of matrices (docs/benchmarks.md)
     call: str | None = None  # how the model was called: "one", "args" or "kwargs" (docs/tasks.md)
     phases_source: str | None = None  # "measured", or how a split was sampled (captured steps)
     capture: dict[str, Any] | None = None  # on a GPU: steps replayed from a CUDA graph, or the reason why none were

@@ -96,6 +96,7 @@ class Job:
     proof: Proof = field(default_factory=Proof)  # what was found out before the start about the model and its loss,
     optimizer_traits: OptimizerTraits = field(default_factory=OptimizerTraits)  # and about the optimizer
     channels_last: bool = False  # whether the model's images lie in memory so
+    wide_products: bool = False  # whether its products of matrices are made by model/wide_products.py
     prepared: Any = None  # what the strategy worked out once, on the caller's side, for all ranks
     weight: Callable[[Any], Any] | None = (
         None  # target -> units its loss is a mean over: given, or found; None: samples

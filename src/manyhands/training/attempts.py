@@ -13,6 +13,7 @@ import torch
 
 from ..errors import BadInput, RankFailed
 from ..model import torch_internals
+from ..model.wide_products import wide_products
 from ..model.without_compiler import COMPILER
 from ..record.run import Run
 from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse, with_ranks
@@ -108,7 +109,7 @@ class Attempts:
         """Try the job on a few samples, and say in the record what follows from it."""
         job, strategy, run = self.job, self.strategy, self.record
         probe(job, self.devices, divided=divides(strategy))
-        run.channels_last, run.call = job.channels_last, job.calling.call
+        run.channels_last, run.wide_products, run.call = job.channels_last, job.wide_products, job.calling.call
         run.weight = None if job.weight is None else "given" if job.task.weight else str(job.weight)
         run.exact, run.exact_reason = exactness(strategy, job)
         run.exact_checked = job.proof.unchecked is None
@@ -275,4 +276,5 @@ def _fault(failure: RankFailed) -> dict[str, Any]:
 
 def _train(rank: Rank, job: Job, strategy: Strategy, orders: RankOrders) -> Outcome | None:
     """What every rank runs."""
-    return RankTraining(job, strategy, rank, orders).run()
+    with wide_products(job.wide_products and rank.device.type == "cpu"):
+        return RankTraining(job, strategy, rank, orders).run()

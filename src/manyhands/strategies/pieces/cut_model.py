@@ -9,6 +9,7 @@ import torch
 from ...data import nest
 from ...data.process_state import seeded
 from ...model import Cut, cut
+from ...model.wide_products import wide_products
 from ..contract import Strategy, refuse
 from ..job import Job
 
@@ -48,16 +49,17 @@ def cut_model(
             f"and {_beside_tensors(fewer)}); give what changes as a tensor, or use ddp",
         )
     asked = balance.split("+") if isinstance(balance, str) and "+" in balance else balance
-    pieces = cut(
-        job.model.train(),
-        stages,
-        example,
-        asked,
-        call=job.calling.needed,
-        fewer=fewer,
-        strategy=strategy.name,
-        option=option,
-    )
+    with wide_products(job.wide_products):  # the costs of layers are those that they will have
+        pieces = cut(
+            job.model.train(),
+            stages,
+            example,
+            asked,
+            call=job.calling.needed,
+            fewer=fewer,
+            strategy=strategy.name,
+            option=option,
+        )
     own = {name for name, _ in job.model.named_parameters()}
     if several and (written := sorted(own & pieces.program.written)):
         raise refuse(

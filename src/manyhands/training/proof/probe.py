@@ -20,6 +20,7 @@ from ...data.process_state import seeded
 from ...errors import BadInput
 from ...model.call_choice import refuse_wrong_call
 from ...model.layout import channels_last_pays, lay_channels_last
+from ...model.wide_products import counted_products
 from ...strategies.job import Job, Proof
 from .find_weight import find_weight
 from .mean_losses import MeanLosses
@@ -27,6 +28,8 @@ from .passes import Samples, Trial, unused_in
 from .prove import prove
 from .refusals import check_class_targets, check_same_parameters, check_weight, check_without_target
 from .samples import read_samples
+
+SHARDS = 4  # into which a batch may be cut: its parts should still gain by what is chosen for the whole
 
 
 def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, divided: bool = True) -> None:
@@ -40,7 +43,8 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
     check_weight(job.weight, samples.target, samples.count)
     began, watched = process_time(), MeanLosses()
     try:
-        found = trial.run(samples, check=check, mode=watched)
+        with counted_products() as products:
+            found = trial.run(samples, check=check, mode=watched)
     except BadInput:
         raise
     except Exception:  # two samples may be too few for it; if it is anything else, the ranks will name step and phase
@@ -52,8 +56,11 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         with suppress(Exception):  # whatever fails here fails in the proof too, or on the ranks
             job.weight = find_weight(job, samples, found.loss, watched, read, seconds)
     job.proof = Proof(unused=unused_in(found), reseeds=bool(found.moved - {"torch"}))
-    if any_layout and not job.settings.compile and {trial.place.type, *(device.type for device in devices)} == {"cpu"}:
-        _choose_layout(job, trial.input_of(samples), samples.target)
+    if not job.settings.compile and {trial.place.type, *(device.type for device in devices)} == {"cpu"}:
+        single_precision = job.settings.precision == "fp32"
+        job.wide_products = single_precision and products.pay(job.task.batch_size / SHARDS / samples.count)
+        if any_layout:
+            _choose_layout(job, trial.input_of(samples), samples.target)
     if divided:
         job.proof = prove(job, read, seconds)
 
