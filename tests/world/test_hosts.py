@@ -21,6 +21,7 @@ import pytest
 
 import manyhands as mh
 from manyhands.record.run import Run
+from manyhands.studies.plan.measured_link import link_of
 from tests.conftest import Command
 
 SECONDS = 90
@@ -80,13 +81,19 @@ def environment(hosts: tuple[Host, Host], number: int, port: int) -> tuple[list[
 
 def train(hosts: tuple[Host, Host], start: Callable[..., Any], port: int, *words: str) -> dict[str, object]:
     """Train on both hosts; the record that rank 0 prints."""
-    command = ["-m", "manyhands", "train", TASK, *words, "--max-steps", "5", "--device", "cpu", "--json", "--quiet"]
+    command = ["train", TASK, *words, "--max-steps", "5", "--device", "cpu", "--json", "--quiet"]
+    found: dict[str, object] = json.loads(on_both(hosts, start, port, command))
+    return found
+
+
+def on_both(hosts: tuple[Host, Host], start: Callable[..., Any], port: int, command: list[str]) -> str:
+    """What the first host's process prints."""
     processes = []
     for number, host in enumerate(hosts):
         before, place = start(hosts, number, port)
         processes.append(
             subprocess.Popen(
-                ["ip", "netns", "exec", host.space, sys.executable, *before, *command],
+                ["ip", "netns", "exec", host.space, sys.executable, *before, "-m", "manyhands", *command],
                 env={**os.environ, **place, "GLOO_SOCKET_IFNAME": host.cable, "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -102,8 +109,7 @@ def train(hosts: tuple[Host, Host], start: Callable[..., Any], port: int, *words
                 process.wait()
     for process, (_, complaints) in zip(processes, said, strict=True):
         assert process.returncode == 0, complaints[-3000:]
-    found: dict[str, object] = json.loads(said[0][0])
-    return found
+    return said[0][0]
 
 
 def check(record: dict[str, object]) -> None:
@@ -142,6 +148,25 @@ def test_a_pipeline_over_two_hosts(hosts: tuple[Host, Host]) -> None:
 )
 def test_every_strategy_that_shares_no_memory(hosts: tuple[Host, Host], words: list[str]) -> None:
     check(train(hosts, torchrun, 29502, *words))
+
+
+@pytest.mark.netns
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_link_is_measured_for_forecasts(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """A forecast could be told what a link is said to be, but not what it is."""
+    cable, file = hosts[0].cable, tmp_path / "link.json"
+    limit = ["qdisc", "add", "dev", cable, "root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "50ms"]
+    if subprocess.run(["tc", "-n", hosts[0].space, *limit], capture_output=True, check=False).returncode:
+        pytest.skip("tc may not limit a link here")
+    try:
+        said = on_both(hosts, environment, 29507, ["plan", "--measure-link", str(file)])
+    finally:
+        subprocess.run(["tc", "-n", hosts[0].space, "qdisc", "del", "dev", cable, "root"], check=False)
+    link = link_of(str(file))
+    # one end alone is limited: there and back takes what it takes at 200 Mbit/s one way, so half of it twice the speed
+    assert 0.5 < link.bytes_per_second / 50e6 < 1.5
+    assert 0 <= link.seconds < 0.01
+    assert said == f"{link}, kept in {file}; forecast with it: manyhands plan TASK --hosts 2 --link {file}\n"
 
 
 # ---------------------------------------------------------------- torchrun's own ways: compare, faults, elasticity

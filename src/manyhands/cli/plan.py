@@ -38,7 +38,16 @@ def plan(
     hosts: Annotated[int, typer.Option(metavar="H", help="Spread the ranks over this many hosts like this one.")] = 1,
     link: Annotated[
         str | None,
-        typer.Option(metavar="BANDWIDTH,LATENCY", help="The network between hosts (default: 10gbit,50us)."),
+        typer.Option(
+            metavar="LINK",
+            help="The network between hosts: bandwidth and latency (default: 10gbit,50us), or a file by --measure-link.",
+        ),
+    ] = None,
+    measure_link: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Only measure the link between two hosts, by --on or torchrun, for --link FILE."
+        ),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory that a rank may take, such as 80G.")
@@ -82,12 +91,15 @@ def plan(
     if score:
         _score(runs, as_json)
         return
+    if measure_link is not None:
+        _measure_link(measure_link, chosen["on"], as_json)
+        return
     counts = rank_counts(ranks)
     begin(task, *(strategies or ()))
     from ..record.run_folder import check_writable
     from ..studies.plan.failures import Failures
-    from ..studies.plan.link import Link
     from ..studies.plan.many_hosts import Fleet
+    from ..studies.plan.measured_link import link_of
     from ..studies.plan.plan import ON_HOSTS, kept
     from ..studies.plan.plan import plan as forecast
     from ..studies.plan.stragglers import Stragglers
@@ -102,7 +114,8 @@ def plan(
 
     if chosen.pop("on") != "local":
         raise BadInput(
-            "plan measures on this machine; leave out --on, and describe other hosts with --hosts and --link"
+            "plan measures on this machine; leave out --on, and describe other hosts with --hosts and --link "
+            "(--on goes with --measure-link)"
         )
     fleet = None
     if ranks_per_host is not None:
@@ -110,7 +123,7 @@ def plan(
             raise BadInput("--ranks-per-host says how many ranks each host has; leave out --ranks")
         failing = Failures(math.inf if mtbf is None else parse_seconds(mtbf), restart_seconds)
         spread = Stragglers(stragglers)
-        fleet = Fleet(hosts, ranks_per_host, Link.parse(link or ON_HOSTS), failing, spread, checkpoint_seconds)
+        fleet = Fleet(hosts, ranks_per_host, link_of(link or ON_HOSTS), failing, spread, checkpoint_seconds)
     elif mtbf is not None or stragglers:
         raise BadInput("--mtbf and --stragglers are for many hosts; give --hosts and --ranks-per-host with them")
     check_writable(runs, "--runs")
@@ -142,6 +155,21 @@ def plan(
     _show(found, price is not None, hosts)
     if ledger is not None:
         print(f"kept in {ledger}; `manyhands plan --score` compares them with later runs")
+
+
+def _measure_link(file: Path, on: str, as_json: bool) -> None:
+    import json
+
+    from ..studies.plan.measured_link import measure
+    from . import terminal
+
+    link = measure(file, on)
+    if link is None:
+        return  # the other host's process reports it
+    if as_json:
+        terminal.show_json(json.loads(file.read_text()))
+    else:
+        print(f"{link}, kept in {file}; forecast with it: manyhands plan TASK --hosts 2 --link {file}")
 
 
 def _score(folder: Path, as_json: bool) -> None:

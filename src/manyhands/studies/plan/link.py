@@ -13,7 +13,10 @@ from .units import number_and_unit
 # Powers of ten. Shifting the decimal point of a text is exact; multiplying by 1e-6 is not, and 50us would not come back.
 BITS_PER_SECOND = {"gbit": 9, "mbit": 6, "kbit": 3, "bit": 0}
 SECONDS = {"s": 0, "ms": -3, "us": -6, "ns": -9}
-HOW_TO_WRITE = "write bandwidth and latency as 10gbit,50us (bit, kbit, mbit or gbit per second; ns, us, ms or s)"
+HOW_TO_WRITE = (
+    "write bandwidth and latency as 10gbit,50us (bit, kbit, mbit or gbit per second; ns, us, ms or s), "
+    "or name the .json file of a measured link"
+)
 
 
 @dataclass(frozen=True)

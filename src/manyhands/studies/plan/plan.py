@@ -25,6 +25,7 @@ from .calibrate import Calibration, calibrate
 from .forecasts import SIMULATED, TRIED, Forecaster, Place
 from .link import Link
 from .many_hosts import Fleet, FleetForecast, on_fleet
+from .measured_link import link_of
 from .score import matched
 
 FEWEST_SECONDS = 5.0
@@ -82,7 +83,7 @@ def plan(
         strategies: Names, names with options, or strategy objects. Default: all of them.
         ranks: A number, or several such as `[1, 2, 4, 8]`.
         hosts: Over how many hosts like this one the ranks would be spread.
-        link: What connects hosts: bandwidth and latency such as "10gbit,50us".
+        link: What connects hosts: bandwidth and latency such as "10gbit,50us", or the file of a measured link.
         cores: Cores of each host, where they are not those of this one.
         memory: Bytes that a rank may take; rows that need more are not feasible.
         price: Of a host for an hour; adds the cost to finish the task.
@@ -107,7 +108,7 @@ def plan(
         raise BadInput(f"price must be 0 or more (found {price!r})")
     if memory is not None and not memory > 0:
         raise BadInput(f"memory must be above 0 (found {memory!r})")
-    between = Link.parse(link or ON_HOSTS) if link is None or isinstance(link, str) else link
+    between = link if isinstance(link, Link) else link_of(link or ON_HOSTS)
     settings = FitSettings.of(progress=False, **keywords)
     if fleet is not None:
         if ranks is not None or hosts != 1:

@@ -67,8 +67,13 @@ def _on_rank(rank: Rank) -> Kinds:
         whole = [torch.zeros_like(part) for _ in range(rank.processes)]
         kinds["all_reduce"][size] = _timed(partial(dist.all_reduce, numbers))
         kinds["gather"][size] = _timed(partial(dist.all_gather, whole, part))
-        kinds["message"][size] = _timed(partial(_there_and_back, rank, numbers)) / 2
+        kinds["message"][size] = message_seconds(rank, numbers)
     return kinds
+
+
+def message_seconds(rank: Rank, numbers: torch.Tensor) -> float:
+    """From rank 0 to rank 1; all ranks ask."""
+    return _timed(partial(_there_and_back, rank, numbers)) / 2
 
 
 def _there_and_back(rank: Rank, numbers: torch.Tensor) -> None:
