@@ -30,6 +30,9 @@ def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> 
         assert sum(one["phases_ms"].values()) == pytest.approx(one["step_ms"], rel=0.01)
         assert one["memory_bytes"] > 1e7
         assert one["cost"] == pytest.approx(3 * one["seconds"] / 3600)
+        for figure in ("step_ms", "memory_bytes", "seconds", "cost"):
+            low, high = one[f"{figure.removesuffix('_bytes')}_interval"]
+            assert 0 < low < one[figure] < high, figure
     assert rows["ddp", 16]["basis"] == "simulated"
     fastest = max(rows.values(), key=lambda one: one["samples_per_second"])
     assert document["best"]["strategy"] == fastest["strategy"]
@@ -47,6 +50,23 @@ def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> 
     code, out, _ = command("plan", "--score", "--runs", str(runs))
     assert code == 0
     assert "ddp" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--measure-link", "link.txt"), "its name ending with .json: link.txt"),
+        (("--link", "nosuch.json"), "the link nosuch.json cannot be read (No such file or directory)"),
+        (("--on", "slurm"), "(--on goes with --measure-link)"),
+    ],
+)
+def test_links_that_cannot_be_measured_or_read_are_bad_input(
+    command: Command, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = command("plan", SMALL, "ddp", "--runs", str(tmp_path), *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The gpt task: GPT-2's shape, a text's bytes or random tokens, and the weights of `single` under every exact strategy."""
 
+import functools
 import math
 import re
 from pathlib import Path
@@ -157,17 +158,22 @@ EXACT = ["ddp", "fsdp", "pipeline:chunks=2", "model_parallel", "parameter_server
 
 @pytest.fixture(scope="module")
 def single() -> mh.Run:
-    return quick_fit(load_task(SHORT, batch_size=4), "single", max_steps=2)
+    return quick_fit(plain_task(), "single", max_steps=2)
+
+
+def plain_task() -> mh.Task:
+    """With SGD: Adam divides by a gradient's own size, so that of one that is all rounding it makes a whole step."""
+    return load_task(SHORT, batch_size=4).replace(optimizer=functools.partial(torch.optim.SGD, lr=0.1))
 
 
 @pytest.mark.parametrize("strategy", EXACT)
 def test_exact_strategies_train_the_weights_of_single(strategy: str, single: mh.Run):
     """The embedding is tied to the last layer: a cut model has it on its first and on its last stage."""
-    run = quick_fit(load_task(SHORT, batch_size=4), strategy, ranks=2, max_steps=2)
+    run = quick_fit(plain_task(), strategy, ranks=2, max_steps=2)
     assert run.exact, run.exact_reason
     assert run.losses == pytest.approx(single.losses, rel=1e-5)
     for name, value in single.weights.items():
-        torch.testing.assert_close(run.weights[name], value, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(run.weights[name], value, rtol=1e-5, atol=1e-6)
     assert torch.equal(run.weights["0.symbols.weight"], run.weights["8.weight"])
 
 

@@ -189,9 +189,8 @@ def _forecast(record: Any) -> Forecast | None:
         return None
     forms = _forms()
     known = {name: value for name, value in record.items() if name in forms and fits(value, forms[name])}
-    for name in ("interval", "seconds_interval"):
-        if known.get(name) is not None:
-            known[name] = tuple(known[name]) if known[name][0] <= known[name][1] else None
+    for name in [name for name in known if name.endswith("interval") and known[name] is not None]:
+        known[name] = tuple(known[name]) if known[name][0] <= known[name][1] else None
     return Forecast(**known)
 
 

@@ -28,9 +28,11 @@ from ...strategies import make_strategy
 from ...strategies.contract import Strategy, processes
 from ...strategies.job import Job
 from ...task import Task
+from ...training.attempts import preload
 from ...training.build import build, check_length
 from ...training.proof.probe import probe
 from ...training.settings import FitSettings
+from ...world.launch.fork_server import warm_up
 from ..contenders import Contender
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
@@ -72,7 +74,7 @@ class Calibration:
     copy_per_byte: float
     trials: dict[tuple[str, int, int | None], list[Run]]  # (strategy, ranks, threads) -> its slices
     refusals: dict[tuple[str, int, int | None], str]
-    process_bytes: float  # that a rank holds beside model, batch and activations
+    memory: dict[float, float]  # samples per step -> the most bytes that `single` held
     startup_seconds: float
     luck: Sequence[float] = ()  # steps of a lone rank over their mean
     others_cores: float | None = None  # that other processes used meanwhile
@@ -106,6 +108,7 @@ def calibrate(
 ) -> Calibration:
     """Measure for about `budget` seconds; `tried` False leaves out the trials of whole rows."""
     began = time.monotonic()
+    warm_up(modules_of(rows, settings))  # a rank's memory is that of a program that runs these rows, tried or not
     job = build(task, settings.step)
     check_length(job)
     probe(job, [torch.device("cpu")])
@@ -135,13 +138,19 @@ def calibrate(
         copy_per_byte=copy_seconds_per_byte(),
         trials=bench.trials(),
         refusals=bench.refusals(),
-        process_bytes=bench.process_bytes(needed),
+        memory=bench.memory(threads[0]),
         startup_seconds=bench.startup_seconds(),
         luck=bench.luck(),
         others_cores=neighbours.cores_taken(),
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
     )
+
+
+def modules_of(rows: Sequence[Contender], settings: FitSettings) -> list[str]:
+    """What the processes of some row import before they start."""
+    strategies = [row.strategy for row in rows if row.strategy is not None]
+    return [*dict.fromkeys(name for strategy in strategies for name in preload(strategy, settings))]
 
 
 def _doublings(most: int) -> list[int]:
@@ -247,14 +256,14 @@ class _Bench:
     def skipped(self) -> list[str]:
         return [variant.label for variant in self.variants if not variant.slices]
 
-    def process_bytes(self, needed: Needs) -> float:
-        """What `single` held at most, less what it is known to need."""
-        whole = [run for (_, samples), variant in self._parts.items() for run in variant.runs if samples == self.batch]
-        peaks = [peak for run in whole if (peak := memory_of(run)) is not None]
-        if not peaks:
-            return 0.0
-        known = needed.weights + needed.gradients + needed.optimizer
-        return max(0.0, max(peaks) - known - self.batch * (needed.sample + needed.batch))
+    def memory(self, threads: int) -> dict[float, float]:
+        """What a rank with such a shard holds, by what `single` held at most."""
+        found = {}
+        for (count, samples), variant in self._parts.items():
+            peaks = [peak for run in variant.runs if (peak := memory_of(run)) is not None]
+            if count == threads and peaks:
+                found[float(samples)] = max(peaks)
+        return found
 
     def luck(self) -> list[float]:
         """How long steady steps of lone ranks were, each over the mean of its slice."""

@@ -29,6 +29,7 @@ from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
 from .link import Link
 from .luck import drawn
+from .transport import between
 
 TRIED, SIMULATED = "measured", "simulated"
 # Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a
@@ -166,20 +167,23 @@ class Forecaster:
         outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, luck)
         return Simulated(outcome, costs)
 
-    def _correction(self, row: Contender) -> tuple[Correction, float]:
-        """From where the same strategy was tried, and how many times the nearest number of ranks there is doubled to come
-        to this row. One thread says nothing of two."""
+    def _nearest_tried(self, row: Contender) -> list[Contender]:
+        """Where the same strategy was tried, the nearest number of ranks first. One thread says nothing of two."""
         same = [
             other
             for other in self.rows
             if (other.asked, other.threads) == (row.asked, row.threads) and self.found.trials.get(key(other))
         ]
-        if not same:
+        return sorted(same, key=lambda other: (_doublings(other, row), -other.ranks))
+
+    def _correction(self, row: Contender) -> tuple[Correction, float]:
+        """From where the same strategy was tried, and how many times the nearest number of ranks there is doubled to come
+        to this row."""
+        near = self._nearest_tried(row)
+        if not near:
             return Correction(), max(0.0, math.log2(row.ranks))
-        away = {other.ranks: abs(math.log2(other.ranks / row.ranks)) for other in same}
-        near = sorted(same, key=lambda other: (away[other.ranks], -other.ranks))
         correction = corrected([self._tried_and_simulated(other) for other in near], FLOOR)
-        return correction, away[near[0].ranks] + (self.place.hosts > 1)
+        return correction, _doublings(near[0], row) + (self.place.hosts > 1)
 
     def _tried_and_simulated(self, row: Contender) -> tuple[float, float]:
         """Seconds of a step."""
@@ -197,17 +201,32 @@ class Forecaster:
     # ------------------------------------------------------------ memory
 
     def _memory(self, row: Contender, tried: Sequence[Run] | None) -> float | None:
-        """Of the rank that needs most: as tried, or what a process has of its own and its parts of model and batch."""
-        peaks = [peak for one in tried or () if (peak := memory_of(one)) is not None]
-        if peaks:
-            return max(peaks)
+        """Of the rank that needs most: as tried, or as reckoned, with what was missing where the same strategy was tried."""
+        if (peak := _peak(tried or ())) is not None or not self.found.memory:
+            return peak
+        beside = 0.0
+        for other in self._nearest_tried(row)[:1]:
+            known = _peak(self.found.trials[key(other)])
+            beside = 0.0 if known is None else known - self._reckoned_memory(other)
+        return self._reckoned_memory(row) + beside
+
+    def _reckoned_memory(self, row: Contender) -> float:
+        """What `single` holds with such a shard, with this rank's parts of the model instead of its own."""
         assert row.strategy is not None
         strategy, needs = row.strategy, self.found.needs
         held = processes(strategy)
         weights, gradients, optimizer = strategy.traits.copies or (strategy.ranks, strategy.ranks, held)
         model = (weights * needs.weights + gradients * needs.gradients + optimizer * needs.optimizer) / held
-        samples = min(self.found.job.task.batch_size, self.found.job.order.read) / held
-        return self.found.process_bytes + model + samples * (needs.sample + needs.batch)
+        alone = needs.weights + needs.gradients + needs.optimizer
+        return between(self.found.memory, self.found.samples_per_step / held) - alone + model
+
+
+def _doublings(one: Contender, other: Contender) -> float:
+    return abs(math.log2(one.ranks / other.ranks))
+
+
+def _peak(runs: Sequence[Run]) -> float | None:
+    return max((peak for run in runs if (peak := memory_of(run)) is not None), default=None)
 
 
 def _filling(phases: Mapping[str, float], whole: float) -> dict[str, float]:

@@ -29,6 +29,8 @@ from .measured_link import link_of
 from .score import matched
 
 FEWEST_SECONDS = 5.0
+# Half the width of memory's 80 % interval, relative: eight of ten rows were off by less (docs/plan.md).
+MEMORY_TRIED, MEMORY_SIMULATED = 0.02, 0.06
 ON_HOSTS = "10gbit,50us"  # between hosts, where nobody says
 
 
@@ -162,15 +164,24 @@ def _finished(one: Forecast, found: Calibration, hosts: int, price: float | None
     if not one.feasible or one.samples_per_second is None or one.interval is None:
         return one
     job = found.job
-    samples = job.total_steps * found.samples_per_step
+    samples, per_step = job.total_steps * found.samples_per_step, 1000 * found.samples_per_step
     beside = found.startup_seconds
     if job.test is not None and (parts := found.parts.get(min(found.parts))):
         most = max(parts)
         beside += job.epochs * len(job.test) * parts[most]["forward"] / most
-    low, high = one.interval
-    seconds = beside + samples / one.samples_per_second
-    cost = None if price is None else price * hosts * seconds / 3600
-    return replace(one, seconds=seconds, seconds_interval=(beside + samples / high, beside + samples / low), cost=cost)
+    low, high = (beside + samples / speed for speed in reversed(one.interval))
+    half = MEMORY_TRIED if one.basis == TRIED else MEMORY_SIMULATED
+    seconds, memory = beside + samples / one.samples_per_second, one.memory_bytes
+    per_second = None if price is None else price * hosts / 3600
+    return replace(
+        one,
+        step_ms_interval=(per_step / one.interval[1], per_step / one.interval[0]),
+        memory_interval=None if memory is None else (memory * (1 - half), memory * (1 + half)),
+        seconds=seconds,
+        seconds_interval=(low, high),
+        cost=None if per_second is None else per_second * seconds,
+        cost_interval=None if per_second is None else (per_second * low, per_second * high),
+    )
 
 
 def _why(best: Forecast | None, forecasts: Sequence[Forecast]) -> str:
