@@ -10,8 +10,7 @@ import pytest
 
 from manyhands.errors import BadInput
 from manyhands.studies.plan.link import Link
-from manyhands.studies.plan.measured_link import fitted, link_of, measure
-from manyhands.studies.plan.transport import SIZES
+from manyhands.studies.plan.measured_link import SIZES, fitted, link_of, measure
 
 
 def times(link: Link) -> dict[int, float]:
@@ -21,9 +20,7 @@ def times(link: Link) -> dict[int, float]:
 @pytest.mark.parametrize("text", ["10gbit,50us", "100mbit,1ms", "1gbit,0s", "56kbit,200ms"])
 def test_what_follows_a_link_exactly_gives_that_link(text: str) -> None:
     link = Link.parse(text)
-    found = fitted(times(link))
-    assert found.bytes_per_second == pytest.approx(link.bytes_per_second)
-    assert found.seconds == pytest.approx(link.seconds, abs=1e-12)
+    assert fitted(times(link)) == link
 
 
 def test_small_messages_tell_the_latency_although_large_ones_are_off() -> None:
@@ -48,7 +45,7 @@ def test_larger_messages_that_take_no_longer_are_refused() -> None:
 def test_a_file_by_hand_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"messages": [{"bytes": 1000, "seconds": 2e-4}, {"bytes": 10**6, "seconds": 1e-2}]}))
-    assert link_of(str(file)).bytes_per_second == pytest.approx(999_000 / 9.8e-3)
+    assert link_of(str(file)).bytes_per_second == pytest.approx(999_000 / 9.8e-3, rel=1e-2)
     assert link_of("10gbit,50us") == Link.parse("10gbit,50us")
 
 

@@ -24,10 +24,12 @@ from ...world.engines.choose import On, opened
 from ...world.engines.engine import World
 from ...world.rank import Rank
 from .link import Link
-from .transport import SIZES, message_seconds
+from .transport import message_seconds
 
 SCHEMA = 1
 SUFFIX = ".json"
+SIZES = tuple(1 << power for power in range(10, 24))  # bytes
+DIGITS, PICOSECONDS = 3, 12
 
 
 def link_of(text: str) -> Link:
@@ -101,7 +103,12 @@ def fitted(times: Mapping[Any, float]) -> Link:
             f"larger messages took no longer than small ones ({_shown(points)}): the bandwidth is out of sight; "
             "time larger messages too"
         )
-    return Link(1 / per_byte, latency)
+    return Link(_rounded(8 / per_byte) / 8, round(_rounded(latency), PICOSECONDS))
+
+
+def _rounded(number: float) -> float:
+    """More digits than a network repeats would only be read as if they meant something."""
+    return float(f"{number:.{DIGITS}g}")
 
 
 def _least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
