@@ -3,8 +3,8 @@
     manyhands plan --measure-link link.json --on slurm:nodes=2     or the same command by torchrun, once on each host
     manyhands plan TASK ddp --ranks 8 --hosts 4 --link link.json
 
-A message of b bytes is taken to need `seconds + b / bytes_per_second`. The two are fitted so that the errors of all sizes
-are alike in per cent: the small messages tell the latency, the large ones the bandwidth, and neither drowns the other.
+A message of b bytes is taken to need `seconds + b / bytes_per_second`. Errors count in per cent: the small messages tell the
+latency, the large ones the bandwidth, and neither drowns the other.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SCHEMA = 1
 SUFFIX = ".json"
 SIZES = tuple(1 << power for power in range(10, 24))  # bytes
 DIGITS, PICOSECONDS = 3, 12
+TURNS, ALIKE = 30, 1e-3  # errors below this share are all the same
 
 
 def link_of(text: str) -> Link:
@@ -93,17 +94,25 @@ def read(file: Path) -> Link:
 
 
 def fitted(times: Mapping[Any, float]) -> Link:
-    """The latency and bandwidth that come nearest to these seconds by bytes, all errors in per cent."""
+    """The latency and bandwidth that come nearest to these seconds by bytes: the sum of all errors in per cent is least.
+
+    Squares would follow the odd message that waited for a timer. So a line is drawn again and again, each point
+    weighted by one over its error from the last line; that ends where the errors themselves are least.
+    """
     points = [(float(size), seconds) for size, seconds in times.items()]
-    latency, per_byte = _least_squares(points)
-    if latency < 0:  # the bytes alone explain more than all of it
-        latency, per_byte = 0.0, _through_nothing(points)
-    if per_byte <= 0:
-        raise BadInput(
-            f"larger messages took no longer than small ones ({_shown(points)}): the bandwidth is out of sight; "
-            "time larger messages too"
-        )
-    return Link(_rounded(8 / per_byte) / 8, round(_rounded(latency), PICOSECONDS))
+    weights = [1 / seconds**2 for _, seconds in points]
+    latency = per_byte = 0.0
+    for _ in range(TURNS):
+        latency, per_byte = _line(points, weights)
+        if per_byte <= 0:
+            raise BadInput(
+                f"larger messages took no longer than small ones ({_shown(points)}): the bandwidth is out of sight; "
+                "time larger messages too"
+            )
+        expected = [max(latency + per_byte * size, per_byte * size) for size, _ in points]
+        errors = [abs(seconds / fit - 1) for fit, (_, seconds) in zip(expected, points, strict=True)]
+        weights = [1 / (fit**2 * max(error, ALIKE)) for fit, error in zip(expected, errors, strict=True)]
+    return Link(_rounded(8 / per_byte) / 8, round(_rounded(max(latency, 0.0)), PICOSECONDS))
 
 
 def _rounded(number: float) -> float:
@@ -111,20 +120,14 @@ def _rounded(number: float) -> float:
     return float(f"{number:.{DIGITS}g}")
 
 
-def _least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """a and b of the line seconds = a + b bytes, each point weighted by 1 / seconds^2."""
-    weights = [1 / seconds**2 for _, seconds in points]
-    total = sum(weights)
-    mean_size = sum(w * size for w, (size, _) in zip(weights, points, strict=True)) / total
-    mean_seconds = sum(w * seconds for w, (_, seconds) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (size - mean_size) ** 2 for w, (size, _) in zip(weights, points, strict=True))
-    shared = sum(w * (size - mean_size) * (s - mean_seconds) for w, (size, s) in zip(weights, points, strict=True))
+def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
+    """Where seconds = a + b bytes begins, and how steep it is."""
+    weighted, total = list(zip(weights, points, strict=True)), sum(weights)
+    mean_size = sum(weight * size for weight, (size, _) in weighted) / total
+    mean_seconds = sum(weight * seconds for weight, (_, seconds) in weighted) / total
+    spread = sum(weight * (size - mean_size) ** 2 for weight, (size, _) in weighted)
+    shared = sum(weight * (size - mean_size) * (seconds - mean_seconds) for weight, (size, seconds) in weighted)
     return mean_seconds - shared / spread * mean_size, shared / spread
-
-
-def _through_nothing(points: Sequence[tuple[float, float]]) -> float:
-    ratios = [size / seconds for size, seconds in points]
-    return sum(ratios) / sum(ratio**2 for ratio in ratios)
 
 
 def _shown(points: Sequence[tuple[float, float]]) -> str:
