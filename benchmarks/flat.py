@@ -139,7 +139,7 @@ def measure_ranks(ranks: int, steps: int) -> dict[str, float]:
     run = fit()
     wall, caller = time.monotonic() - began, time.process_time() - used
     found: list[tuple[float, tuple[int, int], list[tuple[int, int]]]] = []
-    with sampled(0.2, found):
+    with sampled(0.05, found):  # one rank is through in a fifth of a second
         fit()
     fullest = max((held for _, _, held in found), key=lambda held: sum(pss for pss, _ in held))
     phases = run.phases_ms

@@ -90,6 +90,7 @@ def _train(
         rpc.shutdown()
     else:
         dist.barrier()
+        del step  # before the group: DDP's end would wait for gloo's thread, which waits for Python
         dist.destroy_process_group()
     return 1000 * spent, None if loss is None else float(loss)
 

@@ -55,7 +55,7 @@ def test_a_plan_and_the_runs_that_score_it(command: Command, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--measure-link", "link.txt"), "its name ending with .json: link.txt"),
+        (("--measure-link", "link.json"), "--measure-link measures and plans nothing; leave out STRATEGY"),
         (("--link", "nosuch.json"), "the link nosuch.json cannot be read (No such file or directory)"),
         (("--on", "slurm"), "(--on goes with --measure-link)"),
     ],
@@ -67,6 +67,17 @@ def test_links_that_cannot_be_measured_or_read_are_bad_input(
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_link_between_one_host_and_itself_is_not_measured(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "link.json"
+    code, out, err = command("plan", "--measure-link", str(file))
+    assert (code, out) == (2, "")
+    assert "one process on each of two hosts (hosts: 1); use --on slurm:nodes=2" in err
+    assert not file.exists()
+    code, _, err = command("plan", "--measure-link", str(file.with_suffix(".txt")))
+    assert code == 2
+    assert "its name ending with .json" in err
 
 
 def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,11 +88,16 @@ def plan(
     It measures the task on this machine for at most a minute, forecasts speed, memory, time and cost of every strategy and
     number of ranks, each speed with an 80 % interval, and names the best. Later runs score the forecasts (--score).
     """
+    if measure_link is not None:
+        if strategies or ranks is not None or link is not None or score:
+            raise BadInput(
+                "--measure-link measures and plans nothing; leave out STRATEGY, --ranks, --link and --score, "
+                f"then plan with --link {measure_link}"
+            )
+        _measure_link(measure_link, chosen["on"], as_json)
+        return
     if score:
         _score(runs, as_json)
-        return
-    if measure_link is not None:
-        _measure_link(measure_link, chosen["on"], as_json)
         return
     counts = rank_counts(ranks)
     begin(task, *(strategies or ()))
