@@ -1,9 +1,12 @@
-"""Intervals that earlier forecasts have earned: split-conformal, from the ratios measured / forecast.
+"""Intervals that earlier forecasts have earned: split-conformal, from how far measured speeds were from their forecasts.
 
-If the next ratio is exchangeable with the n known ones, it is equally likely to fall into each of the n + 1 gaps between
-them. Between the k-th smallest and the k-th largest are n + 1 - 2k of those gaps; so with k = floor((n + 1) * 0.1) the
-interval contains it with a probability of 80 % at least, whatever the distribution and however few there are.
+If the next ratio measured / forecast is exchangeable with the n known ones, the size of its logarithm is equally likely to
+fall into each of the n + 1 gaps between theirs. So the k-th smallest, k = ceil(0.8 (n + 1)), bounds it with a probability
+of 80 % at least, whatever the distribution and however few there are.
 (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005.)
+
+Sizes count and not signs, so a forecast times 1 / bound .. bound is the interval: what was too high together was measured in
+one state of the machine, which says nothing of the next one's direction.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ def calibrated(scores: Sequence[Score], basis: str | None) -> tuple[float, float
 
     Only scores of this basis count ("measured" or "simulated"); None where there are fewer than 20.
     """
-    ratios = sorted(one.measured / one.forecast_speed for one in scores if one.basis == basis)
-    if len(ratios) < FEWEST:
+    sizes = sorted(abs(math.log(one.measured / one.forecast_speed)) for one in scores if one.basis == basis)
+    if len(sizes) < FEWEST:
         return None
-    outside = math.floor((len(ratios) + 1) * (1 - COVERAGE) / 2 + 1e-9)  # 1 - 0.8 is a little less than 0.2
-    return ratios[outside - 1], ratios[-outside]
+    bound = math.exp(
+        sizes[math.ceil((len(sizes) + 1) * COVERAGE - 1e-9) - 1]
+    )  # 21 * 0.8 may be a little more than 16.8
+    return 1 / bound, bound
