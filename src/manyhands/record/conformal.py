@@ -18,6 +18,7 @@ from .scores import Score
 
 FEWEST = 20  # scores; intervals from fewer would be about as wide as the worst forecast so far
 COVERAGE = 0.8
+ROUNDING = 1e-9  # what lies on a bound lies inside
 
 
 def calibrated(scores: Sequence[Score], basis: str | None) -> tuple[float, float] | None:
