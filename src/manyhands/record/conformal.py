@@ -29,7 +29,6 @@ def calibrated(scores: Sequence[Score], basis: str | None) -> tuple[float, float
     sizes = sorted(abs(math.log(one.measured / one.forecast_speed)) for one in scores if one.basis == basis)
     if len(sizes) < FEWEST:
         return None
-    bound = math.exp(
-        sizes[math.ceil((len(sizes) + 1) * COVERAGE - 1e-9) - 1]
-    )  # 21 * 0.8 may be a little more than 16.8
+    place = math.ceil((len(sizes) + 1) * COVERAGE - ROUNDING)
+    bound = math.exp(sizes[place - 1]) * (1 + ROUNDING)
     return 1 / bound, bound
