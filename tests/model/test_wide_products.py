@@ -212,3 +212,18 @@ def test_a_resumed_run_continues_to_the_bit(tmp_path: Any) -> None:
     resumed = quick_fit(mlp_task(epochs=4), max_steps=6, run_dir=tmp_path / "run", resume=True)
     assert resumed.wide_products
     assert resumed.weights_sha256 == whole.weights_sha256
+
+
+@pytest.mark.usefixtures("half_width")
+def test_an_evaluation_without_a_fit_multiplies_so_too(
+    asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`manyhands evaluate` took twice as long as the evaluation of the fit that it repeats."""
+    task = mlp_task().replace(test=mlp_task().train)
+    weights = task.model().state_dict()  # type: ignore[operator]
+    found = mh.evaluate(task, weights)
+    assert asked
+    del asked[:]
+    monkeypatch.setattr(wide, "half_width", lambda: False)
+    assert found["loss"] == pytest.approx(mh.evaluate(task, weights)["loss"], rel=1e-5)
+    assert asked == []

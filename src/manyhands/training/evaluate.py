@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from ..data.feed import each_once
 from ..data.process_state import seeded
 from ..errors import BadInput
+from ..model.wide_products import wide_products
 from ..strategies.job import Job, StepSettings
 from ..task import Task
 from ..world.launch.forked import without_lost_threads
 from .build import build
 from .evaluation import Evaluation
 from .metrics import Metrics
-from .proof.probe import weigh
+from .proof.probe import try_to_evaluate
 
 
 @without_lost_threads
@@ -41,9 +42,11 @@ def evaluate(
         raise BadInput(f"this task has no {data} data to evaluate on")
     if data == "train" and job.endless:
         raise BadInput("task.train is a stream that does not say where it ends; give it a __len__ to evaluate on it")
-    weigh(job)
+    place = torch.device(device)
+    try_to_evaluate(job, place)
     model = with_weights(job.model, weights)
-    return Evaluation(job, model, source, torch.device(device)).figures()
+    with wide_products(job.wide_products):
+        return Evaluation(job, model, source, place).figures()
 
 
 @torch.no_grad()

@@ -65,14 +65,19 @@ def probe(job: Job, devices: Sequence[torch.device], any_layout: bool = True, di
         job.proof = prove(job, read, seconds)
 
 
-def weigh(job: Job) -> None:
-    """Find what the loss is a mean over, for an evaluation without a fit."""
-    if job.weight is None:
-        with suppress(Exception):  # the evaluation will say what is wrong
-            began, watched, samples = process_time(), MeanLosses(), _two_samples(job)
-            found = Trial(job).run(samples, mode=watched, backward=False)
+def try_to_evaluate(job: Job, device: torch.device) -> None:
+    """For an evaluation without a fit: what the loss is a mean over, and on CPU the layout and products of a fit."""
+    with suppress(Exception):  # the evaluation will say what is wrong
+        trial, watched, samples = Trial(job), MeanLosses(), _two_samples(job)
+        began = process_time()
+        with counted_products() as products:
+            found = trial.run(samples, mode=watched, backward=False)
+        if job.weight is None:
             seconds = process_time() - began
             job.weight = find_weight(job, samples, found.loss, watched, partial(read_samples, job), seconds)
+        if {trial.place.type, device.type} == {"cpu"}:
+            job.wide_products = products.pay((job.task.eval_batch_size or job.task.batch_size) / samples.count)
+            _choose_layout(job, trial.input_of(samples), samples.target)
 
 
 @torch.no_grad()
