@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import typer
@@ -44,6 +45,15 @@ def test_every_command_has_help_in_sentences(name: str, command: Command) -> Non
         assert text, f"{name} {what} says nothing"
         assert text[0].isupper() or text.split()[0] in ("auto,", "SCRIPT"), f"{name} {what}: {text}"
         assert text.rstrip()[-1] in ".?", f"{name} {what}: {text}"
+
+
+@pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
+def test_no_option_leaves_its_name_to_its_metavar(command: Callable[..., None]) -> None:
+    """typer 0.27 made `--DEVICE` of an option `device` whose metavar is DEVICE, and refused `--device`."""
+    for name, given in inspect.signature(command, eval_str=True).parameters.items():
+        for info in getattr(given.annotation, "__metadata__", ()):
+            if isinstance(info, typer.models.OptionInfo) and str(info.metavar).lower() == name:
+                assert info.default == f"--{name}", f"{command.__name__} --{name}"
 
 
 def helps(name: str) -> Iterator[tuple[str, str]]:

@@ -36,10 +36,11 @@ def report(
 
 def runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that contains the runs.")] = Path("runs"),
-    task: Annotated[str | None, typer.Option(metavar="TASK", help="List only runs of this task.")] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="TASK", help="List only runs of this task.")] = None,
     strategy: Annotated[str | None, typer.Option(metavar="NAME", help="List only runs under this strategy.")] = None,
     status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="List only runs that are done, failed, refused or stopped.")
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="List only runs that are done, failed, refused or stopped."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -88,7 +88,9 @@ RankCounts = Annotated[
 ]
 Device = Annotated[
     str,
-    typer.Option(callback=_device, metavar="DEVICE", help="auto, cpu, cuda, or one per rank: cpu,cuda:0,cuda:2."),
+    typer.Option(
+        "--device", callback=_device, metavar="DEVICE", help="auto, cpu, cuda, or one per rank: cpu,cuda:0,cuda:2."
+    ),
 ]
 BatchSize = Annotated[
     int | None,

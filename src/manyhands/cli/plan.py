@@ -39,6 +39,7 @@ def plan(
     link: Annotated[
         str | None,
         typer.Option(
+            "--link",
             metavar="LINK",
             help="The network between hosts: bandwidth and latency (default: 10gbit,50us), or a file by --measure-link.",
         ),

@@ -28,7 +28,7 @@ def run(
         typer.Option(metavar="DIR", help="Where to keep the run (default: runs/<date>-<script>-script)."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the run (default: the script's name).")
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the run (default: the script's name).")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -15,6 +15,7 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option(
+            "--port",
             min=0,
             max=65535,
             metavar="PORT",

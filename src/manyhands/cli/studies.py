@@ -114,6 +114,7 @@ def chaos(
     fault: Annotated[
         str | None,
         typer.Option(
+            "--fault",
             metavar="FAULT",
             help="The fault: kill, stop, raise, exit, slow, hang, sigterm, disk-full, ... (default: all).",
         ),

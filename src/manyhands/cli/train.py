@@ -120,7 +120,8 @@ def _sample(task: Task, run: Run, length: int) -> str:
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="The task (default: the one that the run's record names).")
+        str | None,
+        typer.Option("--task", metavar="TASK", help="The task (default: the one that the run's record names)."),
     ] = None,
     device: Device = "auto",
     ema: Annotated[
