@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -19,8 +20,20 @@ def place_model(job: Job, rank: Rank) -> nn.Module:
     if len(places) <= 1 and places <= {torch.device("cpu")}:
         model = model.to(rank.device)
     if job.settings.compile:
-        model.compile()
+        compile_whole(model)
     return model.train()
+
+
+def compile_whole(model: nn.Module) -> None:
+    """torch's compiler begins at the first frame that is not torch's own: of a model that is an nn.Sequential it would compile
+    every child by itself, and give up after the eighth of a kind. So its forward gets a frame of ours."""
+    if type(model).forward.__module__.startswith("torch."):
+        model.forward = MethodType(_forward, model)
+    model.compile()
+
+
+def _forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return type(model).forward(model, *args, **kwargs)
 
 
 def spread_over_devices(model: nn.Module) -> bool:
