@@ -19,7 +19,7 @@ from manyhands.strategies.pieces.worker import OrdinaryWorker
 from manyhands.training.build import build
 from manyhands.training.capture.capture import why_not
 from manyhands.training.capture.captured import Captured
-from manyhands.training.capture.graph import Before, CannotRecord, apart, compare
+from manyhands.training.capture.graph import Before, CannotRecord, Weights, apart, compare_updates
 
 
 def shift(images, keys):
@@ -123,26 +123,60 @@ def test_replayed_steps_are_the_ordinary_ones(units, accumulate):
     assert 0 < captured.replayed < 33  # the short last batch of each epoch runs as it always did
 
 
-def test_a_recording_is_compared_with_what_the_ordinary_step_leaves_open():
-    """Attention's gradient ends in atomic additions; Adam's first steps made of the last bit another sign: never recorded."""
+def an_update_of_adam():
+    """Weights before, an update of them, and the same update with another sign for a share of the numbers."""
     torch.manual_seed(0)
     exact = [torch.randn(200, 50), torch.zeros(50)]
     step = [1e-3 * torch.ones_like(tensor).copysign(torch.randn_like(tensor)) for tensor in exact]
-    ordinary = [a + b for a, b in zip(exact, step, strict=True)]
 
     def flipped(share):
         chosen = [torch.rand_like(tensor) < share for tensor in exact]
         return [a + torch.where(c, -b, b) for a, b, c in zip(exact, step, chosen, strict=True)]
 
-    noise = apart(ordinary, flipped(0.01))
-    compare(ordinary, ordinary)
-    compare(ordinary, flipped(0.01), noise)
-    with pytest.raises(CannotRecord, match=r"the recorded step differs from the ordinary one by \S+ of the largest"):
-        compare(ordinary, flipped(0.01))
-    with pytest.raises(CannotRecord):  # no step at all, or half of its signs
-        compare(ordinary, exact, noise)
-    with pytest.raises(CannotRecord):
-        compare(ordinary, flipped(0.5), noise)
+    return exact, flipped
+
+
+def test_a_recording_is_compared_with_what_the_ordinary_step_leaves_open():
+    """Attention's gradient ends in atomic additions; Adam's first steps made of the last bit another sign: never recorded."""
+    exact, flipped = an_update_of_adam()
+    began, ordinary, again = (Weights(values, []) for values in (exact, flipped(0), flipped(0.01)))
+    compare_updates(began, ordinary, ordinary, ordinary)
+    compare_updates(began, ordinary, again, Weights(flipped(0.01), []))
+    with pytest.raises(
+        CannotRecord, match=r"the recorded step differs from the ordinary one by \S+ of the largest weight$"
+    ):
+        compare_updates(began, ordinary, ordinary, Weights(flipped(0.01), []))
+    for values in (exact, flipped(0.5)):  # no step at all, or half of its signs
+        with pytest.raises(CannotRecord):
+            compare_updates(began, ordinary, again, Weights(values, []))
+
+
+def test_where_the_gradients_agree_the_weights_need_only_go_the_same_way():
+    """GPT-2 of 124 million parameters: recorded products are summed in another order than ordinary ones, so Adam stepped the
+    other way wherever a gradient was nothing but rounding (keys' biases, say), and its steps were never recorded."""
+    exact, flipped = an_update_of_adam()
+    gradient = [torch.randn_like(tensor) for tensor in exact]
+    near = [value + 0.01 * torch.randn_like(value) for value in gradient]
+    other = [value + 0.2 * torch.randn_like(value) for value in gradient]
+    began = Weights(exact, [torch.zeros(()) for _ in exact])
+    ordinary = Weights(flipped(0), gradient)
+    compare_updates(began, ordinary, ordinary, Weights(flipped(0.02), near))
+    with pytest.raises(CannotRecord, match=r"largest weight, its gradients by \d\d\.\d% and its update by \d\d\.\d%"):
+        compare_updates(began, ordinary, ordinary, Weights(flipped(0.02), other))
+    with pytest.raises(CannotRecord, match=r"its gradients by [01]\.\d% and its update by 1\d\d\.\d%"):
+        compare_updates(began, ordinary, ordinary, Weights(flipped(0.4), near))
+
+
+def test_what_adam_keeps_of_the_gradient_is_looked_at_with_the_weights():
+    _job, worker = worker_of(make_task(optimizer=partial(torch.optim.AdamW, lr=0.1)), fuse=False)
+    before = Before(worker)
+    worker.plain(torch.randn(4, 6)).square().sum().backward()
+    gradients = [parameter.grad.clone() for _, parameter in worker.updater.named]
+    worker.updater.apply()
+    began, now = before.began(), before.now()
+    assert apart(began.gradients, [torch.zeros(())] * len(gradients)) == 0.0
+    for kept, gradient in zip(now.gradients, gradients, strict=True):
+        torch.testing.assert_close(kept, 0.1 * gradient)
 
 
 def test_what_was_tried_before_the_first_step_leaves_no_trace():
@@ -151,9 +185,9 @@ def test_what_was_tried_before_the_first_step_leaves_no_trace():
     for _ in range(2):
         worker.plain(torch.randn(4, 6)).square().sum().backward()
         worker.updater.apply()
-    assert apart(before.now(), list(start.values())) > 0.1
+    assert apart(before.now().values, list(start.values())) > 0.1
     before.restore()
-    assert apart(before.now(), list(start.values())) == 0.0
+    assert apart(before.now().values, list(start.values())) == 0.0
     assert not any(value.any() for state in worker.updater.optimizer.state.values() for value in state.values())
 
 

@@ -22,7 +22,17 @@ from ...strategies.job import Job
 from ...strategies.pieces.worker import OrdinaryWorker
 from ...world.rank import Rank
 from .captured import Captured, Replay
-from .graph import Before, CannotRecord, apart, compare, draws_on_device, milliseconds, ordinary_step, recorded, run
+from .graph import (
+    Before,
+    CannotRecord,
+    Weights,
+    compare_updates,
+    draws_on_device,
+    milliseconds,
+    ordinary_step,
+    recorded,
+    run,
+)
 from .sgd_in_slices import sliced_sgd
 
 GROUP_MS = 8.0  # a replay should keep the device busy this long, so that the host is always ahead of it
@@ -128,33 +138,28 @@ def _record(captured: Captured, before: Before, clock: CudaClock) -> list[float]
     return shares
 
 
-@dataclass(frozen=True)
-class Ordinary:
-    """What an ordinary update makes of the weights, and how far from that the same update ends when it is made again."""
-
-    weights: list[Tensor]
-    noise: float
-
-
-def _ordinary(captured: Captured, before: Before) -> Ordinary:
+def _ordinary(captured: Captured, before: Before) -> tuple[Weights, Weights]:
+    """What an ordinary update makes of the weights, and what the same update makes of them when it is made again."""
     found = []
     for _ in range(2):
         before.restore()
         run(captured, lambda: captured.program(1))
         found.append(before.now())
-    return Ordinary(found[0], apart(*found))
+    return found[0], found[1]
 
 
-def _checked(captured: Captured, before: Before, ordinary: Ordinary) -> Replay:
+def _checked(captured: Captured, before: Before, ordinary: tuple[Weights, Weights]) -> Replay:
     """A recording of one update that does what the ordinary one did."""
     one = recorded(captured, 1)
     before.restore()
     run(captured, one)
-    compare(ordinary.weights, before.now(), ordinary.noise)
+    compare_updates(before.began(), *ordinary, before.now())
     return one
 
 
-def _side_by_side(captured: Captured, before: Before, ordinary: Ordinary, took: float) -> tuple[Replay, float] | None:
+def _side_by_side(
+    captured: Captured, before: Before, ordinary: tuple[Weights, Weights], took: float
+) -> tuple[Replay, float] | None:
     """The recording with weight gradients on streams of their own and a sliced update, where that is faster."""
     worker = captured.worker
     if worker.job.settings.precision != "fp32" or worker.job.settings.compile:

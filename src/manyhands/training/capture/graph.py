@@ -10,9 +10,10 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...data.batches import Batch
 from ...data.process_state import drawn_from, generators
@@ -21,7 +22,10 @@ from .captured import Captured, Replay
 
 TOLERANCE = 1e-4  # relative difference between the recorded and the ordinary step that is still the same step
 NOISE_MARGIN = 3.0  # times as far from the ordinary step as that is from itself
+SAME_GRADIENT = 0.05  # of the gradient's length: bf16 keeps two or three digits
+SAME_WAY = 0.5  # of the update's length; another batch or other random numbers give more than 1
 WARM_UP = 3
+MEAN_GRADIENT = "exp_avg"  # what torch's Adam calls it
 
 
 class CannotRecord(Exception):
@@ -90,17 +94,51 @@ def _free_generator(device: torch.device) -> None:
     generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
-def compare(ordinary: list[Tensor], recorded: list[Tensor], noise: float = 0.0) -> None:
-    """Refuse a recording that does something else. `noise` is how far the ordinary step is `apart` from itself: atomic
-    additions, in attention's gradient for one, leave the last bit open, of which Adam makes whole steps where a gradient is
-    nearly zero."""
+def compare(ordinary: list[Tensor], recorded: list[Tensor]) -> None:
+    """Refuse a recording that leaves other numbers."""
     worst = 0.0
     for expected, found in zip(ordinary, recorded, strict=True):
         if expected.is_floating_point() and expected.numel():
             scale = float(expected.abs().max()) or 1.0
             worst = max(worst, float((expected - found).abs().max()) / scale)
-    if not worst <= TOLERANCE and not apart(ordinary, recorded) <= NOISE_MARGIN * noise:
+    if not worst <= TOLERANCE:
         raise CannotRecord(f"the recorded step differs from the ordinary one by {worst:.1e} of the largest weight")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Those of a model at one moment, and the mean gradients that Adam keeps: after one update a share of that gradient."""
+
+    values: list[Tensor]
+    gradients: list[Tensor]
+
+
+def compare_updates(began: Weights, ordinary: Weights, again: Weights, recorded: Weights) -> None:
+    """Refuse a recording of one update that does something else than the ordinary one, made twice from the same weights.
+
+    Atomic additions (in attention's gradient), and products that are summed in another order while a graph is recorded,
+    leave the last bits of a gradient open. Adam makes a whole step of each number, also where its gradient is nothing but
+    those bits. So a recording may be as far from the ordinary update as that is from itself; and where the gradients agree,
+    the weights only have to go the same way.
+    """
+    noise = apart(ordinary.values, again.values)
+    if apart(ordinary.values, recorded.values) <= NOISE_MARGIN * noise:
+        return
+    try:
+        compare(ordinary.values, recorded.values)
+    except CannotRecord as problem:
+        if not ordinary.gradients:
+            raise
+        gradients = _share(began.gradients, ordinary.gradients, recorded.gradients)
+        weights = _share(began.values, ordinary.values, recorded.values)
+        if not (gradients <= SAME_GRADIENT and weights <= SAME_WAY):
+            raise CannotRecord(f"{problem}, its gradients by {gradients:.1%} and its update by {weights:.1%}") from None
+
+
+def _share(began: list[Tensor], one: list[Tensor], other: list[Tensor]) -> float:
+    """How far apart two ends are, of the way to the first."""
+    way = apart(began, one)
+    return apart(one, other) / way if way else math.inf
 
 
 def apart(one: list[Tensor], other: list[Tensor]) -> float:
@@ -167,8 +205,20 @@ class Before:
                 self._average.values[name].copy_(value)
         self.worker.updater.optimizer.zero_grad(set_to_none=True)
 
-    def now(self) -> list[Tensor]:
-        return [_on_host(tensor) for tensor in self._model_tensors()]
+    def began(self) -> Weights:
+        """As they were."""
+        kept = [self._state.get(parameter, {}) for parameter in self._with_gradients()]
+        gradients = [state.get(MEAN_GRADIENT, torch.zeros(())) for state in kept]
+        return Weights([value for _, value in self._tensors], gradients)
+
+    def now(self) -> Weights:
+        state = self.worker.updater.optimizer.state
+        gradients = [_on_host(state[parameter][MEAN_GRADIENT]) for parameter in self._with_gradients()]
+        return Weights([_on_host(tensor) for tensor in self._model_tensors()], gradients)
+
+    def _with_gradients(self) -> Iterator[nn.Parameter]:
+        state = self.worker.updater.optimizer.state
+        return (parameter for _, parameter in self.worker.updater.named if MEAN_GRADIENT in state.get(parameter, {}))
 
 
 def _on_host(tensor: Tensor) -> Tensor:
