@@ -33,8 +33,9 @@ from ..training.run_fit import run_fit
 from ..training.settings import FitSettings
 from ..world.engines.choose import opened
 from ..world.engines.local import Local
+from ..world.launch.fork_server import warm_up
 from .compare_progress import CompareProgress
-from .contenders import Contender, contenders
+from .contenders import Contender, contenders, modules_of
 from .growing_batch import Recipe, give_tasks, too_few_samples
 from .rounds import take_rounds
 from .runs import Runs
@@ -86,6 +87,8 @@ def compare(
         check_writable(run_dir)
     with opened(settings.on, PRELOAD) as engine:
         rows = engine.agreed(lambda: contenders(strategies, ranks, threads, engine, settings.survives))
+        if isinstance(engine, Local):
+            warm_up(modules_of(rows, settings))
         give_tasks(task, rows, scale_batch)
         number = uuid.uuid4().hex[:12]
         logs = Logs(settings.trackers if engine.leads else [], group=number)

@@ -14,6 +14,8 @@ from ..strategies import make_strategy
 from ..strategies.contract import Strategy, processes
 from ..strategies.table import HANDFUL, strategy_class
 from ..task import Task
+from ..training.attempts import preload
+from ..training.settings import FitSettings
 from ..world.devices import default_ranks
 from ..world.engines.engine import Engine
 from ..world.engines.local import Local
@@ -155,3 +157,10 @@ def _asked(spec: str | Strategy) -> tuple[str, int | None]:
     rest = ",".join(part for part in options if not part.startswith("ranks="))
     name = strategy_class(name).name
     return f"{name}:{rest}" if rest else name, int(own[-1]) if own and own[-1].isdecimal() else None
+
+
+def modules_of(rows: Sequence[Contender], settings: FitSettings) -> list[str]:
+    """What the processes of some row import before they start. Where it is imported for all rows beforehand, the memory of
+    a rank does not depend on which rows came before its own."""
+    strategies = [row.strategy for row in rows if row.strategy is not None]
+    return [*dict.fromkeys(name for strategy in strategies for name in preload(strategy, settings))]

@@ -9,9 +9,9 @@ import pytest
 
 from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
-from manyhands.studies.contenders import contenders
+from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.plan import calibrate as module
-from manyhands.studies.plan.calibrate import Calibration, calibrate, modules_of
+from manyhands.studies.plan.calibrate import Calibration, calibrate
 from manyhands.studies.slices import Variant
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task

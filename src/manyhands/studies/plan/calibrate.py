@@ -28,12 +28,11 @@ from ...strategies import make_strategy
 from ...strategies.contract import Strategy, processes
 from ...strategies.job import Job
 from ...task import Task
-from ...training.attempts import preload
 from ...training.build import build, check_length
 from ...training.proof.probe import probe
 from ...training.settings import FitSettings
 from ...world.launch.fork_server import warm_up
-from ..contenders import Contender
+from ..contenders import Contender, modules_of
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
 from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
@@ -145,12 +144,6 @@ def calibrate(
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
     )
-
-
-def modules_of(rows: Sequence[Contender], settings: FitSettings) -> list[str]:
-    """What the processes of some row import before they start."""
-    strategies = [row.strategy for row in rows if row.strategy is not None]
-    return [*dict.fromkeys(name for strategy in strategies for name in preload(strategy, settings))]
 
 
 def _doublings(most: int) -> list[int]:
