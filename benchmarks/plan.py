@@ -2,6 +2,9 @@
 
     python -m benchmarks.plan --ranks 2                     six tasks, every strategy on 2 ranks
     python -m benchmarks.plan --ranks 2,4,8,16 --budget 180 on 16 cores: trials with at most 4 ranks, the rest simulated
+    ... --slices 0.4                                        for a machine that is lent by the minute: rows are not fitted as
+                                                            a whole, their speed is that of slices in turn: one of each row,
+                                                            then more of those near the fastest
 
 Forecasts are kept and the comparisons made in one folder (default: a temporary one), so that `manyhands plan --score`
 shows the same figures again. What is compared is not what was tried: the rows are fitted and measured in rounds afterwards.
@@ -10,25 +13,36 @@ shows the same figures again. What is compared is not what was tried: the rows a
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import copy
 import functools
 import json
 import statistics
 import tempfile
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import manyhands as mh
-from manyhands.record.run import environment
+from manyhands.record.run import Run, environment
+from manyhands.record.run_forecast import learn_forecast
 from manyhands.strategies.table import TABLE
 from manyhands.studies.contenders import contenders
 from manyhands.studies.plan.calibrate import Calibration
 from manyhands.studies.plan.forecasts import Forecaster, Place
 from manyhands.studies.plan.plan import kept, plan
 from manyhands.studies.plan.score import score
+from manyhands.studies.rounds import take_rounds
+from manyhands.studies.slices import Variant, run_slice, steady_ms
+from manyhands.training.settings import FitSettings
+
+ROUNDS, NEAR = (
+    3,
+    0.85,
+)  # of slices: so many of the rows that are nearly as fast as the fastest, of that share of its speed
 
 
 def deep_mlp() -> mh.Task:
@@ -65,9 +79,39 @@ def simulated_alone(
 ) -> dict[tuple[str, int, int | None], float]:
     """What the simulation would have said without any trial of whole rows."""
     rows = contenders(strategies, ranks, None)
-    forecaster = Forecaster(dataclasses.replace(found, trials={}), rows, Place())
+    forecaster = Forecaster(replace(found, trials={}), rows, Place())
     forecasts = [forecaster.forecast(row) for row in rows]
     return {(one.strategy, one.ranks, one.threads): one.samples_per_second or 0.0 for one in forecasts}
+
+
+def measured_in_slices(
+    task: mh.Task, names: list[str], ranks: list[int], seconds: float, steps: int, folder: Path
+) -> list[Run]:
+    """As a comparison keeps them, every row with the figures of its slices."""
+    rows = [row for row in contenders(names, ranks, None) if row.strategy is not None]
+    settings = FitSettings.of(progress=False, max_steps=steps, device="cpu")
+    variants = [Variant(row.label, task, row.strategy, replace(settings, threads=row.threads)) for row in rows]  # type: ignore[arg-type]
+    for number in range(ROUNDS):
+        speeds = [statistics.median(_speed(run) for run in one.runs) if one.runs else 0.0 for one in variants]
+        for variant, speed in zip(variants, speeds, strict=True):
+            if variant.problem is None and (number == 0 or speed > NEAR * max(speeds)):
+                variant.slices.append(run_slice(variant, seconds))
+    found = []
+    for row, variant in zip(rows, variants, strict=True):
+        if variant.runs:
+            run = copy.copy(variant.runs[0])
+            run.weights, run.comparison, run.asked = None, task.name, row.asked
+            run.started = datetime.now(UTC).isoformat(timespec="seconds")
+            take_rounds(run, variant.runs)
+            learn_forecast(run, folder / row.folder)
+            run.save(folder / row.folder)
+            found.append(run)
+    return found
+
+
+def _speed(run: Run) -> float:
+    """Without the first steps: a whole fit has so many that they do not count."""
+    return 1000 * (run.batch_size or 0) / steady_ms(run)
 
 
 def main() -> None:
@@ -77,6 +121,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(TABLE))
     parser.add_argument("--budget", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slices", type=float, help="seconds of a slice, in the place of whole fits and rounds")
     parser.add_argument("--folder", type=Path)
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="plan-"))
@@ -87,14 +132,18 @@ def main() -> None:
         make, steps = TASKS[name]
         task = make().replace(name=name, test=None)
         began = time.monotonic()
-        found = plan(task, names, ranks=ranks, budget=chosen.budget, runs=folder, max_steps=steps)
+        found = plan(task, names, ranks=ranks, budget=chosen.budget, runs=folder, max_steps=steps, device="cpu")
         kept(found, folder)
         planned = time.monotonic() - began
         simulated = simulated_alone(found.calibration, names, ranks)
         time.sleep(1.0)  # ledger and records count whole seconds
-        runs = mh.compare(
-            task, names, ranks=ranks, rounds=chosen.rounds, max_steps=steps, progress=False, run_dir=folder / name
-        )
+        if chosen.slices:
+            runs = measured_in_slices(task, names, ranks, chosen.slices, steps, folder / name)
+        else:
+            runs = mh.compare(
+                task, names, ranks=ranks, rounds=chosen.rounds, max_steps=steps, device="cpu", progress=False,
+                run_dir=folder / name,
+            )  # fmt: skip
         print(f"\n{name}: planned in {planned:.0f} s, compared in {time.monotonic() - began - planned:.0f} s")
         for run in runs:
             kept_forecast = run.forecast or {}

@@ -91,6 +91,15 @@ def test_spare_work_fills_the_time_of_waiting_and_the_rest_comes_at_the_end() ->
     assert phases[0].get("wait", 0.0) == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize("nothing", [Spare("backward", 0.0), Work("backward", 0.0), Work("backward", 1e-13)])
+def test_work_of_no_length_does_not_hold_a_process_up(nothing: Act) -> None:
+    """A pipeline of twelve stages of LeNet, whose first does nothing backwards, was said to wait forever."""
+    seconds, _ = one_step(
+        [Work("forward", 1.0), nothing, Send("go", 1.0), Settle()], [nothing, Receive("go"), Settle()]
+    )
+    assert seconds == pytest.approx(2.0)
+
+
 def test_timelines_that_wait_for_each_other_forever_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"processes \[0, 1\] wait for each other forever"):
         one_step([Receive("x")], [Receive("y")])

@@ -1,7 +1,8 @@
 """Calibration: what is measured of a task on this machine before anything is forecast, within a budget of seconds.
 
     costs        short slices of `single` with batches of b, b/2, b/4, ... : what a step costs on a rank with such a shard
-    crowding     k ranks that never talk, each with a shard: how work slows down where k of them share memory and caches
+    crowding     k ranks that never talk, each with a shard: how work slows down where k of them share memory and caches,
+                 and how unequal they are
     transport    collectives and messages between processes of this host, by size
     trials       short slices of the rows themselves, where they have few processes
 
@@ -36,6 +37,7 @@ from ..contenders import Contender, modules_of
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
 from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
+from .paces import spread
 from .transport import Kinds, Transport, copy_seconds_per_byte, measure
 
 MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
@@ -76,6 +78,7 @@ class Calibration:
     memory: dict[float, float]  # samples per step -> the most bytes that `single` held
     startup_seconds: float
     luck: Sequence[float] = ()  # steps of a lone rank over their mean
+    paces: Mapping[int, Sequence[float]] = field(default_factory=dict)  # ranks at work -> work of each over their mean
     others_cores: float | None = None  # that other processes used meanwhile
     seconds: float = 0.0  # that all of this took
     skipped: list[str] = field(default_factory=list)  # what the budget was too short for
@@ -140,6 +143,7 @@ def calibrate(
         memory=bench.memory(threads[0]),
         startup_seconds=bench.startup_seconds(),
         luck=bench.luck(),
+        paces=bench.paces(),
         others_cores=neighbours.cores_taken(),
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
@@ -239,6 +243,14 @@ class _Bench:
                 beside = phase_seconds(variant.runs)
                 found[ranks] = max(1.0, _work(beside) / max(1e-9, _work(alone)))
         return found
+
+    def paces(self) -> dict[int, list[float]]:
+        """How unequal ranks with equal shards are."""
+        return {
+            ranks: spread([[_work(rank["phases_ms"]) for rank in run.per_rank] for run in variant.runs])
+            for ranks, variant in self._crowds.items()
+            if variant.runs and self.batch % ranks == 0
+        }
 
     def trials(self) -> dict[tuple[str, int, int | None], list[Run]]:
         return {row: variant.runs for row, variant in self._trials.items() if variant.runs}

@@ -215,8 +215,9 @@ class _Simulation:
     def _takes_time(self, process: _Process, act: Act) -> bool:
         match act:
             case Work(phase, seconds):
-                process.phase, process.left = phase, seconds * process.luck
-                return seconds > TINY
+                work = seconds * process.luck
+                process.phase, process.left = phase, work if work > TINY else 0.0
+                return process.left > 0
             case Meet():
                 return self._meet(process, act)
             case Launch(name, members, seconds):
@@ -255,7 +256,8 @@ class _Simulation:
                 self._hand_over(lock)
                 return False
             case Spare(phase, seconds):
-                process.spare.append(_Shelved(phase, seconds * process.luck))
+                if seconds * process.luck > TINY:
+                    process.spare.append(_Shelved(phase, seconds * process.luck))
                 return False
             case Settle():
                 return self._settle(process)

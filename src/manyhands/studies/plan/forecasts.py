@@ -29,6 +29,7 @@ from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
 from .link import Link
 from .luck import drawn
+from .paces import dealt
 from .transport import between
 
 TRIED, SIMULATED = "measured", "simulated"
@@ -163,8 +164,14 @@ class Forecaster:
         timeline = strategy.traits.timeline
         assert timeline is not None, f"{strategy.name} tells no timeline"
         cores = (self.place.cores or self.found.cores) / threads
-        luck = drawn(self.found.luck, STEPS - WARM)
-        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, luck)
+        luck, paces = drawn(self.found.luck, STEPS - WARM), dealt(self.found.paces, count)
+        if strategy.traits.helps:  # who is done early takes over shares of the slow
+            paces = [1.0] * count
+
+        def times(process: int, step: int) -> float:
+            return luck(process, step) * paces[process]
+
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, times)
         return Simulated(outcome, costs)
 
     def _nearest_tried(self, row: Contender) -> list[Contender]:
