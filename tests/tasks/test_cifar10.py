@@ -1,12 +1,14 @@
 """CIFAR-10's recipe and its options."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from manyhands.data import files
 from manyhands.data.augment import sample_keys
 from manyhands.errors import BadInput
-from manyhands.tasks import load_task
+from manyhands.tasks import cifar10, load_task
 
 
 def rate(spec: str, batch_size: int | None = None) -> float:
@@ -52,7 +54,7 @@ def test_the_published_recipe_in_full():
 def test_without_batch_statistics_gains_start_from_the_training_images(norm: str, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     split = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8), torch.arange(64) % 10
-    monkeypatch.setattr(files, "cifar10", lambda: (split, split))
+    monkeypatch.setattr(files, "cifar10_split", lambda name: split)
     task = load_task(f"cifar10:norm={norm},width=0.25,small")
     assert task.train()[0].shape == (64, 3, 16, 16)
     model = task.model()
@@ -83,7 +85,7 @@ def test_a_wide_head_does_not_drown_the_rest():
 @pytest.mark.parametrize("model", ["mobilenetv2", "resnet20"])
 def test_a_step_with_every_option(model: str, norm: str, monkeypatch: pytest.MonkeyPatch):
     split = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), torch.arange(8)
-    monkeypatch.setattr(files, "cifar10", lambda: (split, split))
+    monkeypatch.setattr(files, "cifar10_split", lambda name: split)
     task = load_task(f"cifar10:model={model},norm={norm},width=0.5,schedule=linear")
     images, labels = task.train()
     moved = task.augment(images, sample_keys(0, 0, torch.arange(8)))
@@ -117,3 +119,13 @@ def test_bad_options(options: str, message: str):
     with pytest.raises(BadInput) as caught:
         load_task(f"cifar10:{options}")
     assert message in str(caught.value)
+
+
+def test_the_test_images_are_not_read_for_the_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command on MNIST and CIFAR-10 read all of their files twice."""
+    read: list[str] = []
+    monkeypatch.setattr(files, "_cifar10_folder", lambda: Path("cifar"))
+    batch = torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(files, "_cifar10_batch", lambda path: read.append(path.stem) or batch)
+    assert [len(cifar10.images(split)[0]) for split in ("train", "test")] == [10, 2]
+    assert read == [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]

@@ -16,7 +16,7 @@ from manyhands.tasks import glyphs, load_task, mnist
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = torch.Generator().manual_seed(0)
     split = torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8, generator=chance), torch.arange(40) % 10
-    monkeypatch.setattr(files, "mnist", lambda: (split, (split[0][:8], split[1][:8])))
+    monkeypatch.setattr(files, "mnist_split", lambda name: split if name == "train" else (split[0][:8], split[1][:8]))
 
 
 @pytest.mark.usefixtures("few")
@@ -65,7 +65,7 @@ def test_without_the_affine_images_stay_where_they_are_in_both_ways_of_loading()
 
 
 def test_drawn_images_take_the_place_of_the_files(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "mnist", lambda: pytest.fail("the files were read"))
+    monkeypatch.setattr(files, "mnist_split", lambda name: pytest.fail("the files were read"))
     few = torch.zeros(6, 1, 28, 28, dtype=torch.uint8), torch.arange(6)
     monkeypatch.setattr(glyphs, "images", lambda split, count: few)
     assert load_task("mnist:drawn").train() is few

@@ -90,10 +90,12 @@ TEXTS = {
 
 def mnist() -> tuple[Split, Split]:
     """MNIST's 60,000 training and 10,000 test images, uint8 (n, 1, 28, 28), with their labels."""
-    return _mnist_split("train", 60_000), _mnist_split("t10k", 10_000)
+    return mnist_split("train"), mnist_split("test")
 
 
-def _mnist_split(part: str, count: int) -> Split:
+def mnist_split(split: str) -> Split:
+    """One of the two: `train` or `test`."""
+    part, count = ("train", 60_000) if split == "train" else ("t10k", 10_000)
     read = []
     for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
         name = f"{part}-{kind}-ubyte"
@@ -110,6 +112,15 @@ def _mnist_split(part: str, count: int) -> Split:
 
 def cifar10() -> tuple[Split, Split]:
     """CIFAR-10's 50,000 training and 10,000 test images, uint8 (n, 3, 32, 32), with their labels."""
+    return read_cifar10(_cifar10_folder())
+
+
+def cifar10_split(split: str) -> Split:
+    """One of the two: `train` or `test`."""
+    return _cifar10_split(_cifar10_folder(), split)
+
+
+def _cifar10_folder() -> Path:
     folders = ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", "cifar10/labels.npz")
     archives = ("cifar10/cifar-10-binary.tar.gz", "cifar-10-binary.tar.gz")
     path = _look(*folders, *archives) or find("cifar10", *archives, remote=CIFAR10)
@@ -119,7 +130,7 @@ def cifar10() -> tuple[Split, Split]:
         archive, path = path, unpack_cifar10_archive(path, cache_folder() / "cifar10")
         if archive.is_relative_to(cache_folder()):
             archive.unlink(missing_ok=True)  # it has served; the user's own copy is left alone
-    return read_cifar10(path)
+    return _binary_cifar10(path)
 
 
 def text(name: str) -> str:
@@ -217,12 +228,20 @@ def read_cifar10(folder: str | Path) -> tuple[Split, Split]:
     A folder that holds them as lossless WebP atlases (100 x 100 images each) with `labels.npz` instead is turned into
     the binary files in the cache first, once.
     """
-    folder = Path(folder)
+    folder = _binary_cifar10(Path(folder))
+    return _cifar10_split(folder, "train"), _cifar10_split(folder, "test")
+
+
+def _binary_cifar10(folder: Path) -> Path:
     if (folder / "labels.npz").exists() and not (folder / f"{CIFAR10_BATCHES[0]}.bin").exists():
-        folder = unpack_cifar10_atlases(folder, cache_folder() / "cifar10")
-    splits = [_cifar10_batch(folder / f"{name}.bin") for name in CIFAR10_BATCHES]
-    images, labels = zip(*splits, strict=True)
-    return (torch.cat(images[:5]), torch.cat(labels[:5])), (images[5], labels[5])
+        return unpack_cifar10_atlases(folder, cache_folder() / "cifar10")
+    return folder
+
+
+def _cifar10_split(folder: Path, split: str) -> Split:
+    names = CIFAR10_BATCHES[:5] if split == "train" else CIFAR10_BATCHES[5:]
+    images, labels = zip(*(_cifar10_batch(folder / f"{name}.bin") for name in names), strict=True)
+    return torch.cat(images), torch.cat(labels)
 
 
 def _cifar10_batch(path: Path) -> Split:

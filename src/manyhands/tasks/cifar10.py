@@ -80,8 +80,7 @@ def make(
 
 def images(split: str, small: bool = False) -> tuple[Tensor, Tensor]:
     """The images (uint8, count x 3 x 32 x 32, or 16 x 16) and labels of a split."""
-    train, test = files.cifar10()
-    pictures, labels = train if split == "train" else test
+    pictures, labels = files.cifar10_split(split)
     return (_halved(pictures) if small else pictures), labels
 
 

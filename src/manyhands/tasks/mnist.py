@@ -57,8 +57,7 @@ def make(slow: bool = False, affine: bool = True, drawn: bool = False) -> Task:
 
 def images(split: str) -> tuple[Tensor, Tensor]:
     """The images (uint8, count x 1 x 28 x 28) and labels of a split."""
-    train, test = files.mnist()
-    return train if split == "train" else test
+    return files.mnist_split(split)
 
 
 def glyphs_instead(split: str) -> tuple[Tensor, Tensor]:

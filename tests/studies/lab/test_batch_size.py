@@ -88,7 +88,7 @@ def test_accuracy_by_batch_size_is_drawn_beside_the_published_line():
 @pytest.mark.soak  # a fit of MobileNetV2, small as it is, takes some seconds
 def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     split = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8), torch.arange(64) % 10
-    monkeypatch.setattr(files, "cifar10", lambda: (split, split))
+    monkeypatch.setattr(files, "cifar10_split", lambda name: split)
 
     def few(scale: Scale) -> list:
         one = EXPERIMENT.parts(scale)[0]

@@ -131,7 +131,7 @@ def test_columns_compare_runs_on_as_many_ranks():
 def test_a_real_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """All rows on a few random images: every strategy cuts and trains the model, every figure is read."""
     drawn = (torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8), torch.randint(0, 10, (32,)))
-    monkeypatch.setattr(files, "cifar10", lambda: (drawn, drawn))
+    monkeypatch.setattr(files, "cifar10_split", lambda name: drawn)
     few = [
         replace(part, train_samples=32, test_samples=8, batch_size=16, task="cifar10:width=0.1")
         for part in EXPERIMENT.parts(QUICK)
