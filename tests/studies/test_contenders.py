@@ -129,3 +129,9 @@ def test_an_engine_without_room_for_a_row_is_its_reason_and_its_cores_are_shared
     assert engine.reserved == 2
     with pytest.raises(BadInput, match="ddp needs 4 places"):
         rows_on(["ddp"], 4, None, Small())
+
+
+def test_ranks_of_hybrid_have_as_many_threads_whatever_their_stages_are() -> None:
+    """Its rows have other names: on 16 cores two ranks had eight threads each, sixteen one, and were compared."""
+    rows = contenders(["hybrid", "ddp"], [2, 4, 8], None)
+    assert {row.threads for row in rows if not row.single} == {1}

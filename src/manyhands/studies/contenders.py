@@ -95,7 +95,9 @@ def contenders(
         row.threads = threads or fitting.threads(row.strategy)
     for row in others:  # a rank is the same in every row of a strategy: more of them are more cores
         row.threads = (
-            min(other.threads for other in others if other.name == row.name and other.threads) if row.threads else None
+            min(other.threads for other in others if other.asked == row.asked and other.threads)
+            if row.threads
+            else None
         )
     alone = make_strategy("single")
     wide = threads or fitting.threads(alone) or 1

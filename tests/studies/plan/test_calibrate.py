@@ -11,7 +11,7 @@ from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.plan import calibrate as module
-from manyhands.studies.plan.calibrate import Calibration, calibrate
+from manyhands.studies.plan.calibrate import Calibration, calibrate, rows_tried
 from manyhands.studies.slices import Variant
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
@@ -80,3 +80,10 @@ def test_ranks_import_what_any_row_needs_whether_it_is_tried_or_not() -> None:
     modules = modules_of(contenders(["single", "ddp", "fsdp"], [2], 1), FitSettings.of(progress=False))
     assert {*make_strategy("fsdp", 2).traits.preload, *make_strategy("ddp", 2).traits.preload} <= set(modules)
     assert len(modules) == len(set(modules))
+
+
+def test_with_little_time_single_with_all_cores_is_tried_first() -> None:
+    """It was the last: 16 threads were forecast from one, half as fast as they are."""
+    rows = rows_tried(contenders(["ddp", "hogwild"], [2, 4, 8], None))
+    assert [(row.asked, row.ranks) for row in rows[:3]] == [("single", 1), ("ddp", 4), ("hogwild", 4)]
+    assert rows[0].threads == max(row.threads or 0 for row in rows)

@@ -93,10 +93,10 @@ def test_a_simulation_is_corrected_by_the_trial_of_the_same_strategy() -> None:
     assert both["hogwild", 8].step_ms == pytest.approx(1.0)
 
 
-def test_what_two_trials_show_to_last_is_added_to_more_ranks() -> None:
-    """Simulated, steps take 4, 2 and 0.5 ms; tried, two and four ranks took 1 ms more each, and so do sixteen."""
+def test_of_two_trials_the_nearest_corrects() -> None:
+    """Carrying on what two trials seemed to show made 8 and 16 ranks on 16 cores worse: 14 % off in the median, not 12."""
     found = calibration(trials={("ddp", 2, 1): [slice_of(5.0)] * 3, ("ddp", 4, 1): [slice_of(3.0, 4)] * 3})
-    assert forecasts(["ddp"], [2, 4, 16], found)["ddp", 16].step_ms == pytest.approx(1.5, rel=0.06)
+    assert forecasts(["ddp"], [2, 4, 16], found)["ddp", 16].step_ms == pytest.approx(0.75)
 
 
 def test_what_was_tried_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_rank_that_needs_more_memory_than_there_is_is_not_feasible() -> None:
 def test_rows_with_most_ranks_are_tried_first_and_large_ones_never() -> None:
     rows = contenders(["ddp", "hogwild"], [1, 2, 4, 8], 1)
     order = [(row.name, row.ranks) for row in rows_tried(rows)]
-    assert order[:2] == [("ddp", 4), ("hogwild", 4)]
+    assert order[:3] == [("single", 1), ("ddp", 4), ("hogwild", 4)]
     assert all(ranks <= 4 for _, ranks in order)
 
 
@@ -236,4 +236,4 @@ def test_one_thread_says_nothing_of_two() -> None:
     one, other = forecaster.forecast(narrow), forecaster.forecast(wide)
     assert (one.basis, other.basis) == ("measured", "simulated")
     assert other.step_ms == pytest.approx(8.0)
-    assert other.interval[1] / other.samples_per_second == pytest.approx(1.12)
+    assert other.interval[1] / other.samples_per_second == pytest.approx(1.4)

@@ -70,13 +70,14 @@ def averaged(costs: Costs, process: int, step: int, *, ranks: int, period: int) 
 
 
 def in_turns(costs: Costs, process: int, step: int, *, ranks: int) -> Iterator[Act]:
-    """One rank after the other adds its gradient to the sum; the first makes the update; all go on together. A turn is
-    handed on as an empty message is."""
-    part, copy = costs.part(costs.batch_size / ranks), costs.copy(costs.trained_bytes)
+    """One rank after the other adds its gradient to the sum, which takes at least as long as an update with it; the first
+    makes the update; all go on together. A turn is handed on as an empty message is."""
+    part = costs.part(costs.batch_size / ranks)
+    add = max(costs.copy(costs.trained_bytes), part["update"])
     yield from gradient(costs, costs.batch_size / ranks)
     if process:
         yield Receive(f"turn {process}")
-    yield Work("communication", copy)
+    yield Work("communication", add)
     if process + 1 < ranks:
         yield Send(f"turn {process + 1}", costs.message(0.0, process, process + 1))
     elif ranks > 1:
@@ -110,7 +111,8 @@ def served(costs: Costs, process: int, step: int, *, ranks: int, servers: int, s
     if process >= ranks:
         if sync:
             yield Meet("push", ranks + servers, 0.0)
-            yield Work("update", ranks * costs.copy(costs.trained_bytes / servers) + update)
+            taking = costs.copy(costs.trained_bytes / servers) + costs.handling(0.0)
+            yield Work("update", ranks * taking + update)
             yield Meet("pull", ranks + servers, 0.0)
         return
     yield from gradient(costs, costs.batch_size / ranks)

@@ -50,9 +50,10 @@ Say = Callable[[str], None]
 
 
 def rows_tried(rows: Sequence[Contender]) -> list[Contender]:
-    """The rows worth a trial, of every strategy first the one with most ranks: the others follow from it most surely."""
+    """The rows worth a trial: `single` first, with all cores, which nothing else tells of; of every strategy first the row
+    with most ranks, from which the others follow most surely."""
     small = [row for row in rows if row.strategy is not None and _size(row.strategy) <= MOST_TRIED]
-    ordered = sorted(small, key=lambda row: (row.asked, -row.ranks))
+    ordered = sorted(small, key=lambda row: (not row.single, row.asked, -row.ranks, -(row.threads or 0)))
     ranked = [list(found) for _, found in groupby(ordered, key=lambda row: row.asked)]
     depth = max(map(len, ranked), default=0)
     return [found[place] for place in range(depth) for found in ranked if place < len(found)]
