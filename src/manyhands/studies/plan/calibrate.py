@@ -242,13 +242,13 @@ class _Bench:
             alone = parts.get(float(math.ceil(self.batch / ranks)))
             if variant.runs and alone:
                 beside = phase_seconds(variant.runs)
-                found[ranks] = max(1.0, _work(beside) / max(1e-9, _work(alone)))
+                found[ranks] = max(1.0, work(beside) / max(1e-9, work(alone)))
         return found
 
     def paces(self) -> dict[int, list[float]]:
         """How unequal ranks with equal shards are."""
         return {
-            ranks: spread([[_work(rank["phases_ms"]) for rank in run.per_rank] for run in variant.runs])
+            ranks: spread([[work(rank["phases_ms"]) for rank in run.per_rank] for run in variant.runs])
             for ranks, variant in self._crowds.items()
             if variant.runs and self.batch % ranks == 0
         }
@@ -293,7 +293,8 @@ def phase_seconds(runs: Sequence[Run]) -> dict[str, float]:
     return {name: value * scale for name, value in phases.items()}
 
 
-def _work(phases: Mapping[str, float]) -> float:
+def work(phases: Mapping[str, float]) -> float:
+    """Of a step, what does not wait or talk."""
     return sum(phases[name] for name in ("load", "transfer", "augment", "forward", "backward", "update", "other"))
 
 
