@@ -130,7 +130,7 @@ def _cifar10_folder() -> Path:
         archive, path = path, unpack_cifar10_archive(path, cache_folder() / "cifar10")
         if archive.is_relative_to(cache_folder()):
             archive.unlink(missing_ok=True)  # it has served; the user's own copy is left alone
-    return _binary_cifar10(path)
+    return path
 
 
 def text(name: str) -> str:
@@ -228,17 +228,12 @@ def read_cifar10(folder: str | Path) -> tuple[Split, Split]:
     A folder that holds them as lossless WebP atlases (100 x 100 images each) with `labels.npz` instead is turned into
     the binary files in the cache first, once.
     """
-    folder = _binary_cifar10(Path(folder))
-    return _cifar10_split(folder, "train"), _cifar10_split(folder, "test")
-
-
-def _binary_cifar10(folder: Path) -> Path:
-    if (folder / "labels.npz").exists() and not (folder / f"{CIFAR10_BATCHES[0]}.bin").exists():
-        return unpack_cifar10_atlases(folder, cache_folder() / "cifar10")
-    return folder
+    return _cifar10_split(Path(folder), "train"), _cifar10_split(Path(folder), "test")
 
 
 def _cifar10_split(folder: Path, split: str) -> Split:
+    if (folder / "labels.npz").exists() and not (folder / f"{CIFAR10_BATCHES[0]}.bin").exists():
+        folder = unpack_cifar10_atlases(folder, cache_folder() / "cifar10")
     names = CIFAR10_BATCHES[:5] if split == "train" else CIFAR10_BATCHES[5:]
     images, labels = zip(*(_cifar10_batch(folder / f"{name}.bin") for name in names), strict=True)
     return torch.cat(images), torch.cat(labels)

@@ -50,6 +50,7 @@ def make(slow: bool = False, affine: bool = True, drawn: bool = False) -> Task:
         schedule=linear(warmup=0.05),
         augment=AFFINE if affine and not slow else None,
         batch_size=32,
+        eval_batch_size=256,  # passes of 32 are mostly launches
         epochs=3,
         name="mnist",
     )
