@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.cli.plan import _too_short
 from manyhands.record.ledger import read
 from tests.conftest import Command
 
@@ -106,6 +107,15 @@ def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, mon
     assert "2,000" in out  # ranks
     assert "goodput" in out
     assert "not feasible: hogwild: it shares memory and cannot run over several hosts" in out
+
+
+def test_a_budget_that_was_too_short_is_told_beside_the_table() -> None:
+    skipped = ["8 ranks apart", "trial of ddp on 4 ranks", "trial of fsdp on 4 ranks"]
+    assert _too_short(skipped, 83.0) == (
+        "the budget was too short for 3 measurements (8 ranks apart, trial of ddp on 4 ranks, ...): forecasts that follow "
+        "from them are guesses; use --budget 90"
+    )
+    assert "1 measurement (8 ranks apart): " in _too_short(skipped[:1], 60.0)
 
 
 @pytest.mark.parametrize(

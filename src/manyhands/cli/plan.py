@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,6 +191,15 @@ def _score(folder: Path, as_json: bool) -> None:
         show_score(result)
 
 
+def _too_short(skipped: Sequence[str], enough: float) -> str:
+    """What rows that were not tried, or ranks that were never seen side by side, mean for the figures."""
+    shown = ", ".join(skipped[:2]) + (", ..." if len(skipped) > 2 else "")
+    return (
+        f"the budget was too short for {len(skipped)} measurement{'s' * (len(skipped) != 1)} ({shown}): forecasts that "
+        f"follow from them are guesses; use --budget {10 * math.ceil(enough / 10)}"
+    )
+
+
 def _show(found: Plan, priced: bool, hosts: int) -> None:
     from ..pages import name_lines
     from . import terminal
@@ -222,8 +232,8 @@ def _show(found: Plan, priced: bool, hosts: int) -> None:
     others, cores = found.calibration.others_cores, found.calibration.cores
     if others is not None and others > BUSY * cores:
         out.print(f"other processes used {others:.1f} of {cores} cores meanwhile; plan again on a quiet machine")
-    if found.calibration.skipped:
-        out.print(f"the budget was too short for {len(found.calibration.skipped)} measurements; use --budget for more")
+    if found.calibration.enough_seconds is not None:
+        out.print(_too_short(found.calibration.skipped, found.calibration.enough_seconds))
     if found.fleet:
         _show_fleet(found, hosts)
     elif found.best is not None:

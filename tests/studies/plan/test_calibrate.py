@@ -17,7 +17,9 @@ from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
 
 
-def calibrated(monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], free: float = math.inf) -> Any:
+def calibrated(
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], free: float = math.inf, budget: float = 60.0
+) -> Any:
     """The calibration, the labels of its slices in their order, and among how many processes messages were measured."""
     labels: list[str] = []
     members: list[int] = []
@@ -37,7 +39,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], fr
     monkeypatch.setattr(module, "run_slice", slice_of)
     monkeypatch.setattr(module, "measure", measured)
     rows = contenders(["ddp"], ranks, 1)
-    found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), 60.0, lambda text: None)
+    found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), budget, lambda text: None)
     return found, labels, members
 
 
@@ -50,6 +52,16 @@ def test_crowding_and_messages_are_measured_up_to_the_cores_and_rows_up_to_four(
     assert members == [2, 4, 8, 16]
     assert sorted(found.crowding) == [2, 4, 8, 16]
     assert {ranks for _, ranks, _ in found.trials} == {1, 2, 4}
+
+
+def test_what_the_budget_was_too_short_for_is_told_with_one_that_is_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 25 s for 46 rows on 16 cores nothing was tried, and forecasts 75 % too high said nothing of it."""
+    found, _, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4], budget=-1.0)
+    assert found.skipped == ["2 ranks apart", "4 ranks apart", "trial of ddp on 4 ranks", "trial of ddp on 2 ranks"]
+    assert 0 < found.enough_seconds < 60
+    assert calibrated(monkeypatch, cores=16, ranks=[2, 4])[0].enough_seconds is None
 
 
 def test_no_more_than_anybody_asks_for_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,8 @@ class Calibration:
     paces: Mapping[int, Sequence[float]] = field(default_factory=dict)  # ranks at work -> work of each over their mean
     others_cores: float | None = None  # that other processes used meanwhile
     seconds: float = 0.0  # that all of this took
-    skipped: list[str] = field(default_factory=list)  # what the budget was too short for
+    skipped: list[str] = field(default_factory=list)  # what the budget was too short for,
+    enough_seconds: float | None = None  # and the budget that would have been long enough
 
     @property
     def samples_per_step(self) -> float:
@@ -129,6 +130,7 @@ def calibrate(
     transport = _transport(_doublings(min(max(2, available_cores()), most)))
     neighbours = Neighbours()
     neighbours.begin()
+    prepared = time.monotonic() - began
     bench.run(began + FOR_SLICES * budget)
     parts = bench.parts()
     return Calibration(
@@ -148,6 +150,7 @@ def calibrate(
         others_cores=neighbours.cores_taken(),
         seconds=time.monotonic() - began,
         skipped=bench.skipped(),
+        enough_seconds=bench.enough_seconds(prepared),
     )
 
 
@@ -173,6 +176,7 @@ class _Bench:
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
         self._crowds: dict[int, Variant] = {}  # ranks
         self._trials: dict[tuple[str, int, int | None], Variant] = {}
+        self._took: list[float] = []  # seconds of each slice, its start included
 
     @property
     def variants(self) -> list[Variant]:
@@ -223,8 +227,9 @@ class _Bench:
                 self.say(f"round {number + 1}: {variant.label}")
                 run = run_slice(variant, seconds)
                 variant.slices.append(run)
+                self._took.append(time.monotonic() - began)
                 if run is not None:
-                    starts.append(time.monotonic() - began - (run.seconds or 0.0))
+                    starts.append(self._took[-1] - (run.seconds or 0.0))
 
     # ------------------------------------------------------------ what came of it
 
@@ -261,6 +266,13 @@ class _Bench:
 
     def skipped(self) -> list[str]:
         return [variant.label for variant in self.variants if not variant.slices]
+
+    def enough_seconds(self, prepared: float) -> float | None:
+        """The budget for a slice of everything, after so many seconds of preparation; None where this one was enough."""
+        if not self.skipped():
+            return None
+        each = statistics.fmean(self._took) if self._took else START_SECONDS + SHORTEST
+        return (prepared + each * len(self.variants)) / FOR_SLICES
 
     def memory(self, threads: int) -> dict[float, float]:
         """What a rank with such a shard holds, by what `single` held at most."""

@@ -56,6 +56,7 @@ class Plan:
                 "crowding": self.calibration.crowding,
                 "others_cores": self.calibration.others_cores,
                 "skipped": self.calibration.skipped,
+                "enough_seconds": self.calibration.enough_seconds,
             },
         }
 
