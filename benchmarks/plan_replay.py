@@ -5,7 +5,9 @@ processes, and the speed of every strategy with 2, 4, 8 and 16 ranks of one thre
 trials, `local_sgd` that of ranks that never talk; the rest is forecast by the code of today and held against what was measured.
 A change to the simulation can be judged so without such a machine, but not proved: it was developed on these figures.
 
-    python -m benchmarks.plan_replay [lenet mlp gpt]
+    python -m benchmarks.plan_replay [lenet mlp gpt] [--wake 0.0003]
+
+`--wake` is what a message takes longer to a rank that sleeps, in seconds: it was not measured there.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def run_of(row: dict[str, Any], samples: float) -> Run:
     return run
 
 
-def replay(name: str) -> tuple[Calibration, list[Contender], dict[tuple[str, int], Run]]:
+def replay(name: str, wake: float) -> tuple[Calibration, list[Contender], dict[tuple[str, int], Run]]:
     kept, (make, steps) = KEPT["tasks"][name], TASKS[name]
     job = build(make().replace(test=None), FitSettings.of(progress=False, max_steps=steps, device="cpu").step)
     probe(job, [torch.device("cpu")])
@@ -60,10 +62,11 @@ def replay(name: str) -> tuple[Calibration, list[Contender], dict[tuple[str, int
         float(samples): {phase: part.get(phase, 0.0) for phase in PHASES}
         for samples, part in numbers(kept["parts"]).items()
     }
+    kinds_by_count = numbers(kept["transport"])
     transport = Transport(
         {
-            count: {kind: numbers(sizes) for kind, sizes in kinds.items()}
-            for count, kinds in numbers(kept["transport"]).items()
+            count: {"wake": {0: wake}, **{kind: numbers(sizes) for kind, sizes in kinds.items()}}
+            for count, kinds in kinds_by_count.items()
         }
     )
     measured = {(row["strategy"], row["ranks"]): run_of(row, max(parts)) for row in kept["rows"]}
@@ -92,10 +95,12 @@ def replay(name: str) -> tuple[Calibration, list[Contender], dict[tuple[str, int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(KEPT["tasks"]))
+    parser.add_argument("--wake", type=float, default=0.0)
+    chosen = parser.parse_args()
     errors: dict[str, list[float]] = {}
     held, picked = [], []
-    for name in parser.parse_args().tasks:
-        found, rows, measured = replay(name)
+    for name in chosen.tasks:
+        found, rows, measured = replay(name, chosen.wake)
         forecaster, speeds = Forecaster(found, rows, Place()), {}
         for row in rows:
             one, run = forecaster.forecast(row), measured.get((row.name, row.ranks))

@@ -100,6 +100,17 @@ def test_work_of_no_length_does_not_hold_a_process_up(nothing: Act) -> None:
     assert seconds == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(("works", "late"), [(0.010, True), (0.001, False)])
+def test_who_has_waited_for_long_sleeps_and_wakes_up_late(works: float, late: bool) -> None:
+    """Each of 16 stages took longer than messages and work, and model_parallel was forecast half as fast again as it was."""
+
+    def timeline(process: int, step: int) -> Iterator[Act]:
+        yield from [Receive("go")] if process else [Work("forward", works), Send("go", 0.0)]
+
+    found = run(timeline, [0, 0], 8, steps=1, warm=0, wake=0.0005)
+    assert found.step_seconds == pytest.approx(works + 0.0005 * late)
+
+
 def test_timelines_that_wait_for_each_other_forever_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"processes \[0, 1\] wait for each other forever"):
         one_step([Receive("x")], [Receive("y")])

@@ -5,7 +5,8 @@
 
 Cores are shared: where more processes work than their host has cores, each gets its share; and those that work at the same
 time slow each other down by as much as was measured (`slowdown`: memory and caches have several masters). No two steps are
-equally long (`luck`), so those that wait for each other wait for the unluckiest.
+equally long (`luck`), so those that wait for each other wait for the unluckiest. Who waits for a message for long sleeps, and
+wakes up late (`wake`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ...strategies.timeline import (
     Take,
     Work,
 )
+from ...world.shm.engine import YIELD_SECONDS
 
 TINY = 1e-12  # seconds that are none
 MOST_EVENTS = 2_000_000
@@ -82,12 +84,14 @@ def run(
     steps: int = 6,
     warm: int = 2,
     luck: Callable[[int, int], float] = lambda process, step: 1.0,
+    wake: float = 0.0,
 ) -> Outcome:
     """Run `timeline(process, step)` of every process (hosts[process] is where it is) for so many steps, the first left out.
 
-    `luck(process, step)` is how many times as long as usual that process works in that step.
+    `luck(process, step)` is how many times as long as usual that process works in that step; `wake` how many seconds later one
+    who sleeps has its message.
     """
-    return _Simulation(timeline, hosts, cores, slowdown, steps, warm, luck).run()
+    return _Simulation(timeline, hosts, cores, slowdown, steps, warm, luck, wake).run()
 
 
 class _Simulation:
@@ -100,8 +104,9 @@ class _Simulation:
         steps: int,
         warm: int,
         luck: Callable[[int, int], float],
+        wake: float,
     ):
-        self.luck = luck
+        self.luck, self.wake = luck, wake
         self.now, self.cores, self.slowdown, self.steps, self.warm = 0.0, cores, slowdown, steps, warm
         self.processes = [_Process(host, self._steps(timeline, index)) for index, host in enumerate(hosts)]
         self.arrived: dict[tuple[str, int], list[_Process]] = defaultdict(list)
@@ -297,7 +302,12 @@ class _Simulation:
     def _deliver(self, name: str) -> None:
         if self.waiting[name] and self.messages[name] and self.messages[name][0] <= self.now + TINY:
             self.messages[name].popleft()
-            self._wake(self.waiting[name].popleft())
+            receiver = self.waiting[name].popleft()
+            assert receiver.blocked_since is not None
+            if self.wake and self.now - receiver.blocked_since > YIELD_SECONDS and not receiver.spare:
+                self._at(self.now + self.wake, lambda: self._wake(receiver))
+            else:
+                self._wake(receiver)
 
     def _hand_over(self, lock: str) -> None:
         if self.queue[lock]:

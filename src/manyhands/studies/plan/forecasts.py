@@ -171,7 +171,8 @@ class Forecaster:
         def times(process: int, step: int) -> float:
             return luck(process, step) * paces[process]
 
-        outcome = run(partial(timeline, costs), where, max(1.0, cores), self.found.slowdown, STEPS, WARM, times)
+        slowdown, wake = self.found.slowdown, self.found.transport.wake
+        outcome = run(partial(timeline, costs), where, max(1.0, cores), slowdown, STEPS, WARM, times, wake)
         return Simulated(outcome, costs)
 
     def _nearest_tried(self, row: Contender) -> list[Contender]:

@@ -19,9 +19,12 @@ from ...world.rank import Rank
 
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 23)  # bytes
 ENOUGH_SECONDS, MOST_TIMES, FEWEST_TIMES = 0.04, 40, 5  # of one collective of one size
+LONG, OFTEN = 0.01, 7  # seconds after which one who waits sleeps, and how often waking one is tried
 
 Seconds = dict[int, float]  # by bytes
-Kinds = dict[str, Seconds]  # all_reduce, gather, message
+Kinds = dict[
+    str, Seconds
+]  # all_reduce, gather, message; wake: what a message takes longer to one who sleeps, at size 0
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,13 @@ class Transport:
         if len(found) == 1:  # nothing shows how it grows: as the root, between a tree's steps and everybody's bytes
             return found[0][1] * math.sqrt(members / found[0][0])
         return max(between(dict(found), members), 0.0)
+
+    @property
+    def wake(self) -> float:
+        """Seconds that a message takes longer to one who has waited so long that it sleeps."""
+        return (
+            statistics.median(kinds.get("wake", {}).get(0, 0.0) for kinds in self.tried.values()) if self.tried else 0.0
+        )
 
 
 def between(points: Mapping[int, float] | Mapping[float, float], x: float) -> float:
@@ -69,7 +79,18 @@ def _on_rank(rank: Rank) -> Kinds:
         kinds["all_reduce"][size] = _timed(partial(dist.all_reduce, numbers))
         kinds["gather"][size] = _timed(partial(dist.all_gather, whole, part))
         kinds["message"][size] = message_seconds(rank, numbers)
+    kinds["wake"] = {0: max(0.0, _woken_seconds(rank) - 2 * kinds["message"][SIZES[0]])}
     return kinds
+
+
+def _woken_seconds(rank: Rank) -> float:
+    """There and back, where rank 1 has waited for long. Of a few tries a quick one: who is busy elsewhere is late anyway."""
+    numbers, found = torch.zeros(SIZES[0] // 4), []
+    for _ in range(OFTEN):
+        if rank.index == 0:
+            time.sleep(LONG)
+        found.append(_one(partial(_there_and_back, rank, numbers)))
+    return sorted(found)[OFTEN // 4]
 
 
 def message_seconds(rank: Rank, numbers: torch.Tensor) -> float:
