@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +12,20 @@ from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.plan import calibrate as module
-from manyhands.studies.plan.calibrate import Calibration, calibrate, rows_tried
+from manyhands.studies.plan.calibrate import Calibration, calibrate
+from manyhands.studies.plan.trials import anchors, rows_tried
 from manyhands.studies.slices import Variant
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
 
 
 def calibrated(
-    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: list[int], free: float = math.inf, budget: float = 60.0
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    ranks: list[int],
+    free: float = math.inf,
+    budget: float = 60.0,
+    slices: Callable[[Variant, float], Run] | None = None,
 ) -> Any:
     """The calibration, the labels of its slices in their order, and among how many processes messages were measured."""
     labels: list[str] = []
@@ -36,7 +43,7 @@ def calibrated(
 
     monkeypatch.setattr(module, "available_cores", lambda: cores)
     monkeypatch.setattr(module, "free_memory", lambda: free)
-    monkeypatch.setattr(module, "run_slice", slice_of)
+    monkeypatch.setattr(module, "run_slice", slices or slice_of)
     monkeypatch.setattr(module, "measure", measured)
     rows = contenders(["ddp"], ranks, 1)
     found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), budget, lambda text: None)
@@ -59,9 +66,49 @@ def test_what_the_budget_was_too_short_for_is_told_with_one_that_is_long_enough(
 ) -> None:
     """With 25 s for 46 rows on 16 cores nothing was tried, and forecasts 75 % too high said nothing of it."""
     found, _, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4], budget=-1.0)
-    assert found.skipped == ["2 ranks apart", "4 ranks apart", "trial of ddp on 4 ranks", "trial of ddp on 2 ranks"]
+    assert found.skipped == [
+        "4 ranks apart", "trial of ddp on 4 ranks", "trial of ddp on 2 ranks", "single with 16 samples per step",
+        "2 ranks apart",
+    ]  # fmt: skip
     assert 0 < found.enough_seconds < 60
     assert calibrated(monkeypatch, cores=16, ranks=[2, 4])[0].enough_seconds is None
+
+
+def test_with_a_short_budget_rows_are_tried_before_everything_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All costs and crowds came first: a budget that was too short for all was spent without a single trial."""
+    _, labels, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4, 8, 16])
+    first = labels[: len(set(labels))]
+    assert first[:4] == [
+        "single with 32 samples per step", "single with 2 samples per step", "16 ranks apart",
+        "trial of ddp on 4 ranks",
+    ]  # fmt: skip
+    assert first.index("trial of ddp on 2 ranks") < first.index("8 ranks apart")
+
+
+def test_the_pace_of_single_is_a_first_guess_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of unknown pace were made twice, a dozen steps first: a second start for each cost a quarter of the budget."""
+    paces = {}
+
+    def slice_of(variant: Variant, seconds: float) -> Run:
+        paces.setdefault(variant.label, variant.pace)
+        variant.pace = 0.01
+        run = Run("toy", "single", batch_size=32, phases_ms={"forward": 10.0})
+        run.durations_ms, run.seconds = [10.0] * 40, 0.4
+        return run
+
+    calibrated(monkeypatch, cores=2, ranks=[2], slices=slice_of)
+    assert paces.pop("single with 32 samples per step") is None
+    assert set(paces.values()) == {0.02}
+
+
+def test_where_many_ranks_alone_are_asked_for_a_few_are_tried_all_the_same() -> None:
+    """`plan --ranks 8` tried nothing: ddp on two cores was forecast 2.9 times as fast as it was."""
+    small = anchors(contenders(["ddp", "parameter_server", "pipeline:chunks=2", "single"], [8, 16], 1))
+    assert [(row.name, row.ranks, row.threads) for row in small] == [
+        ("ddp", 4, 1), ("parameter_server", 3, 1), ("pipeline:chunks=2", 4, 1),
+    ]  # fmt: skip
+    assert [row.ranks for row in anchors(contenders(["ddp"], [2, 16], 1))] == [4]
+    assert anchors(contenders(["ddp", "hogwild"], [1, 2, 4], 1)) == anchors(contenders(["ddp"], [4, 8], 1)) == []
 
 
 def test_no_more_than_anybody_asks_for_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ from manyhands.strategies.job import StepSettings
 from manyhands.strategies.pipeline import Pipeline
 from manyhands.studies.contenders import contenders
 from manyhands.studies.doctor.needs import Needs
-from manyhands.studies.plan.calibrate import Calibration, rows_tried
+from manyhands.studies.plan.calibrate import Calibration
 from manyhands.studies.plan.forecasts import Forecaster, Place
 from manyhands.studies.plan.link import Link
 from manyhands.studies.plan.transport import Transport, between
+from manyhands.studies.plan.trials import rows_tried
 from manyhands.task import Task
 from manyhands.training.build import build
 from tests.conftest import make_task

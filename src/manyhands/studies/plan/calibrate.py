@@ -7,7 +7,8 @@
     trials       short slices of the rows themselves, where they have few processes
 
 Crowding and transport are measured with 2, 4, 8 ... processes up to the cores: what is shared has its limits, which fewer
-processes do not show. All slices are made in turn, round after round, so that a machine that slows down slows all alike.
+processes do not show. Messages are measured between four even on fewer cores, where processes wait for a core as well.
+All slices are made in turn, round after round, so that a machine that slows down slows all alike.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import torch
 
@@ -26,7 +26,7 @@ from ...record.cores import available_cores
 from ...record.neighbours import Neighbours
 from ...record.run import PHASES, Run
 from ...strategies import make_strategy
-from ...strategies.contract import Strategy, processes
+from ...strategies.contract import Strategy
 from ...strategies.job import Job
 from ...task import Task
 from ...training.build import build, check_length
@@ -39,28 +39,15 @@ from ..doctor.needs import Needs, needs
 from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
 from .paces import spread
 from .transport import Kinds, Transport, copy_seconds_per_byte, measure
+from .trials import MOST_TRIED, rows_tried, size
 
-MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
+UNKNOWN = 2.0  # times the step of `single`: what a step of something else is taken for, until it was seen
 START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
 FOR_SLICES = 0.85  # of the budget: what comes before and after them takes time, too
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
-
-
-def rows_tried(rows: Sequence[Contender]) -> list[Contender]:
-    """The rows worth a trial: `single` first, with all cores, which nothing else tells of; of every strategy first the row
-    with most ranks, from which the others follow most surely."""
-    small = [row for row in rows if row.strategy is not None and _size(row.strategy) <= MOST_TRIED]
-    ordered = sorted(small, key=lambda row: (not row.single, row.asked, -row.ranks, -(row.threads or 0)))
-    ranked = [list(found) for _, found in groupby(ordered, key=lambda row: row.asked)]
-    depth = max(map(len, ranked), default=0)
-    return [found[place] for place in range(depth) for found in ranked if place < len(found)]
-
-
-def _size(strategy: Strategy) -> int:
-    return max(processes(strategy), strategy.ranks)
 
 
 @dataclass
@@ -119,7 +106,7 @@ def calibrate(
     needed = needs(job, free_memory())
     bench = _Bench(task, job, settings, say)
     threads = sorted({row.threads for row in rows if row.threads and not row.single} or {1})
-    most = max((_size(row.strategy) for row in rows if row.strategy is not None), default=1)
+    most = max((size(row.strategy) for row in rows if row.strategy is not None), default=1)
     for count in threads:
         bench.add_parts(count, most)
     crowds = _doublings(min(available_cores() // threads[0], most))
@@ -127,7 +114,7 @@ def calibrate(
     for row in rows_tried(rows) if tried else ():
         bench.add_trial(row)
     bench.say("measuring messages between processes")
-    transport = _transport(_doublings(min(max(2, available_cores()), most)))
+    transport = _transport(_doublings(min(max(MOST_TRIED, available_cores()), most)))
     neighbours = Neighbours()
     neighbours.begin()
     prepared = time.monotonic() - began
@@ -174,16 +161,18 @@ class _Bench:
         self.task, self.job, self.settings, self.say = task, job, settings, say
         self.batch = min(task.batch_size, job.order.read)  # samples of a step
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
+        self._least: list[Variant] = []  # of them, those without which nothing can be said
         self._crowds: dict[int, Variant] = {}  # ranks
         self._trials: dict[tuple[str, int, int | None], Variant] = {}
         self._took: list[float] = []  # seconds of each slice, its start included
 
     @property
     def variants(self) -> list[Variant]:
-        own = [
-            variant for variant in self._trials.values() if all(variant is not part for part in self._parts.values())
-        ]
-        return [*self._parts.values(), *self._crowds.values(), *own]
+        """What matters most comes first, for the budget may be too short: what the whole batch and the smallest shard cost,
+        how the most ranks crowd each other, trials; then what lies between."""
+        crowds = list(reversed(self._crowds.values()))
+        ordered = [*self._least, *crowds[:1], *self._trials.values(), *self._parts.values(), *crowds[1:]]
+        return list({id(variant): variant for variant in ordered}.values())
 
     def _variant(self, label: str, strategy: Strategy, threads: int | None, samples: int | None = None) -> Variant:
         task = self.task if samples is None else self.task.replace(batch_size=samples)
@@ -200,6 +189,7 @@ class _Bench:
         for samples in sizes:
             label = f"single with {samples} samples per step"
             self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
+        self._least += [self._parts[threads, samples] for samples in dict.fromkeys((max(sizes), min(sizes)))]
 
     def add_crowds(self, threads: int, strategies: Sequence[Strategy], needed: Needs) -> None:
         """Where there is a sample for each rank, and memory for all of them."""
@@ -220,11 +210,13 @@ class _Bench:
             for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
                 start = statistics.fmean(starts) if starts else START_SECONDS
                 began = time.monotonic()
-                if until - began < start and (number or variant not in self._parts.values()):
+                if until - began < start and (number or place >= len(self._least)):
                     return
                 left = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
                 seconds = min(LONGEST, max(SHORTEST, (until - began) / left - start))
                 self.say(f"round {number + 1}: {variant.label}")
+                if variant.pace is None and (alone := self._least[0].pace) is not None:
+                    variant.pace = UNKNOWN * alone
                 run = run_slice(variant, seconds)
                 variant.slices.append(run)
                 self._took.append(time.monotonic() - began)

@@ -27,6 +27,7 @@ from .link import Link
 from .many_hosts import Fleet, FleetForecast, on_fleet
 from .measured_link import link_of
 from .score import matched
+from .trials import anchors
 
 FEWEST_SECONDS = 5.0
 # Half the width of memory's 80 % interval, relative: eight of ten rows were off by less (docs/plan.md).
@@ -118,9 +119,10 @@ def plan(
             raise BadInput(f"a fleet has its own hosts and ranks (found ranks={ranks}, hosts={hosts}); leave them out")
         ranks = fleet.ranks_per_host
     rows = contenders(list(strategies) if strategies else list(TABLE), ranks, threads)
-    found = calibrate(task, rows, settings, budget, say, trials)
+    known = [*rows, *(anchors(rows) if trials else ())]
+    found = calibrate(task, known, settings, budget, say, trials)
     place = Place(hosts, between if hosts > 1 else None, cores if cores != available_cores() else None, memory)
-    forecaster = Forecaster(found, rows, place)
+    forecaster = Forecaster(found, known, place)
     earned = _earned(runs)
     forecasts = [_finished(earned(forecaster.forecast(row)), found, hosts, price) for row in rows]
     best = max((one for one in forecasts if one.feasible), key=_speed, default=None)
