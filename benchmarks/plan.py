@@ -1,8 +1,9 @@
 """How good forecasts are: plan first, compare afterwards, and score; task after task, with every strategy.
 
     python -m benchmarks.plan --ranks 2                     six tasks, every strategy on 2 ranks
+    python -m benchmarks.plan --unseen                      ten jobs on which nothing was tuned (plan_unseen.py)
     python -m benchmarks.plan --ranks 2,4,8,16 --budget 180 on 16 cores: trials with at most 4 ranks, the rest simulated
-    ... --slices 0.4                                        for a machine that is lent by the minute: rows are not fitted as
+    ... --slices 0.4                                        where machine time is short: rows are not fitted as
                                                             a whole, their speed is that of slices in turn: one of each row,
                                                             then more of those near the fastest
 
@@ -24,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from benchmarks.plan_unseen import UNSEEN
 from torch import nn
 
 import manyhands as mh
@@ -39,10 +41,8 @@ from manyhands.studies.rounds import take_rounds
 from manyhands.studies.slices import Variant, run_slice, steady_ms
 from manyhands.training.settings import FitSettings
 
-ROUNDS, NEAR = (
-    3,
-    0.85,
-)  # of slices: so many of the rows that are nearly as fast as the fastest, of that share of its speed
+# Slices of rows that are nearly as fast as the fastest, of that share of its speed; the others have one.
+ROUNDS, NEAR = 3, 0.85
 
 
 def deep_mlp() -> mh.Task:
@@ -124,7 +124,8 @@ def _speed(run: Run) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    parser.add_argument("tasks", nargs="*", help=f"of {', '.join([*TASKS, *UNSEEN])}")
+    parser.add_argument("--unseen", action="store_true")
     parser.add_argument("--ranks", default="2")
     parser.add_argument("--strategies", default=",".join(TABLE))
     parser.add_argument("--budget", type=float, default=60.0)
@@ -136,8 +137,9 @@ def main() -> None:
     ranks = [int(count) for count in chosen.ranks.split(",")]
     print(json.dumps(environment()))
     names, without = chosen.strategies.split(","), []
-    for name in chosen.tasks:
-        make, steps = TASKS[name]
+    known = {**TASKS, **UNSEEN}
+    for name in chosen.tasks or (UNSEEN if chosen.unseen else TASKS):
+        make, steps = known[name]
         task = make().replace(name=name, test=None)
         began = time.monotonic()
         found = plan(task, names, ranks=ranks, budget=chosen.budget, runs=folder, max_steps=steps, device="cpu")

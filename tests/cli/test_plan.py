@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,27 @@ def test_a_table_for_people_and_many_hosts(command: Command, tmp_path: Path, mon
     assert "~ simulated" in out
     assert "2,000" in out  # ranks
     assert "goodput" in out
+    assert "Best on 1,000 hosts: ddp, the first to finish." in out
     assert "not feasible: hogwild: it shares memory and cannot run over several hosts" in out
+
+
+def test_many_hosts_cost_what_all_of_them_cost(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--price` was forgotten for many hosts: the cost shown was that of one."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("plan", SMALL, "ddp", "fsdp", "--no-trials", "--budget", "5", "--hosts", "100", "--ranks-per-host", "2")
+    code, out, _ = command(*words, "--price", "3.6", "--runs", str(tmp_path))
+    assert code == 0
+    assert re.search(r"On 100 hosts.*\n\s*strategy .* cost\n", out)
+    assert all(len(line) <= 80 and "…" not in line for line in out.splitlines() if line.startswith(("ddp", "fsdp")))
+    code, out, _ = command(*words, "--price", "3.6", "--json", "--runs", str(tmp_path))
+    found = json.loads(out)
+    finished = {one["strategy"]: one for one in found["at_scale"] if one["feasible"]}
+    assert found["best_at_scale"] == min(finished, key=lambda name: finished[name]["seconds"])
+    for one in finished.values():
+        assert one["cost"] == pytest.approx(100 * 3.6 / 3600 * one["seconds"])
+        assert one["cost_interval"] == pytest.approx([100 * 3.6 / 3600 * bound for bound in one["seconds_interval"]])
 
 
 def test_a_budget_that_was_too_short_is_told_beside_the_table() -> None:

@@ -11,6 +11,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 import manyhands as mh
+from manyhands.strategies import make_strategy
+from manyhands.training.run_fit import run_fit
+from manyhands.training.settings import FitSettings
 from tests.conftest import distance, make_task, quick_fit
 
 
@@ -96,6 +99,15 @@ def test_evaluation_every_few_epochs_and_at_the_end() -> None:
     assert rare.weights_sha256 == often.weights_sha256
     with pytest.raises(mh.BadInput, match=r"eval_every must be a whole number of at least 1 \(found 0\)"):
         mh.fit(task, eval_every=0)
+
+
+def test_an_evaluation_may_be_of_a_few_batches_alone() -> None:
+    """What evaluating holds, in the short fits of `plan`."""
+    run = run_fit(
+        make_task(eval_batch_size=16), make_strategy("single"), FitSettings.of(eval_batches=1, progress=False)
+    )
+    assert run.test is not None
+    assert run.test["samples"] == 16
 
 
 def test_a_fit_that_is_stopped_is_evaluated_where_it_stopped() -> None:

@@ -235,7 +235,7 @@ def _show(found: Plan, priced: bool, hosts: int) -> None:
     if found.calibration.enough_seconds is not None:
         out.print(_too_short(found.calibration.skipped, found.calibration.enough_seconds))
     if found.fleet:
-        _show_fleet(found, hosts)
+        _show_fleet(found, priced, hosts)
     elif found.best is not None:
         from ..studies.plan.plan import label
 
@@ -245,14 +245,15 @@ def _show(found: Plan, priced: bool, hosts: int) -> None:
         out.print(found.why)
 
 
-def _show_fleet(found: Plan, hosts: int) -> None:
+def _show_fleet(found: Plan, priced: bool, hosts: int) -> None:
     from . import terminal
 
     out = terminal.console()
     out.print()
     out.print(f"On {hosts:,} hosts, the batch of one on each:")
-    headings = ("strategy", "ranks", "samples/s", "goodput", "checkpoint every", "to finish", "failures")
-    filled = terminal.table(headings, numbers=headings[1:])
+    headings = ["strategy", "ranks", "samples/s", "goodput", "checkpoint every", "to finish", "failures"]
+    headings += ["cost"] if priced else []
+    filled = terminal.table(headings, numbers=headings[1:], gap=1 if priced else 2)
     for one in found.fleet:
         if (result := one.forecast) is not None:
             filled.add_row(
@@ -263,8 +264,11 @@ def _show_fleet(found: Plan, hosts: int) -> None:
                 _duration(result.checkpoint_interval_seconds),
                 _duration(result.wall_seconds.expected),
                 f"{result.failures:,.1f}",
+                *([] if one.cost is None else [f"{one.cost.expected:,.2f}"]),
             )
     out.print(filled)
+    if found.best_of_fleet is not None:
+        out.print(f"Best on {hosts:,} hosts: {found.best_of_fleet.strategy}, the first to finish.")
     for one in found.fleet:
         if one.reason is not None:
             out.print(f"not feasible: {one.strategy}: {one.reason}", soft_wrap=True)

@@ -43,10 +43,11 @@ class StepSettings:
     compile: bool = False
     fuse: bool = True  # one kernel for the whole update, where torch has one
     eval_every: int = 1  # epochs between evaluations; the end is always one
+    eval_batches: int | None = None  # evaluate on so many alone: what evaluating holds (plan)
     keep_batches: int | None = None  # read so many, then use them again: what a step costs without reading (diagnose)
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "epochs", "max_steps", "eval_every", "keep_batches"):
+        for name in ("accumulate", "epochs", "max_steps", "eval_every", "eval_batches", "keep_batches"):
             check_count(name, getattr(self, name))
         workers = self.loader_workers
         counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0

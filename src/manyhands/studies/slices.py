@@ -89,8 +89,9 @@ def _short_fit(variant: Variant, seconds: float) -> Run | None:
         variant.settings, run_dir=None, resume=False, checkpoint_every=None, on_step=None, on_epoch=None,
         progress=False, step=replace(variant.settings.step, max_steps=steps),
     )  # fmt: skip
+    task = variant.task if settings.step.eval_batches else variant.task.replace(test=None)
     try:
-        run = run_fit(variant.task.replace(test=None), variant.strategy, settings)
+        run = run_fit(task, variant.strategy, settings)
     except (Refused, RankFailed, BadInput) as problem:
         variant.problem = str(problem).splitlines()[0]
         return None

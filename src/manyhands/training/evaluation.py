@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ class Evaluation:
         self._prepare()
         traces = self._traces() if self._records and self._times == 0 else None
         metrics, samples = Metrics(self.job.task.metrics or {}, self.device), 0
-        for input, target, count in each_once(self.source, self.batch_size, self.device):
+        batches = each_once(self.source, self.batch_size, self.device)
+        for input, target, count in islice(batches, self.job.settings.eval_batches):
             if self.recorded is not None and count == self.batch_size:
                 output = self.recorded(input, target)
                 if metrics.keep:

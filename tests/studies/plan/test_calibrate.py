@@ -14,7 +14,7 @@ from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.plan import calibrate as module
 from manyhands.studies.plan.calibrate import Calibration, calibrate
 from manyhands.studies.plan.trials import anchors, rows_tried
-from manyhands.studies.slices import Variant
+from manyhands.studies.slices import MOST, Variant
 from manyhands.training.settings import FitSettings
 from tests.conftest import make_task
 
@@ -114,6 +114,21 @@ def test_where_many_ranks_alone_are_asked_for_a_few_are_tried_all_the_same() -> 
 def test_no_more_than_anybody_asks_for_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _, members = calibrated(monkeypatch, cores=16, ranks=[2])
     assert (sorted(found.crowding), members) == ([2], [2])
+
+
+def test_ranks_of_slices_evaluate_a_batch_at_the_end_and_hold_what_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory was forecast from fits without an evaluation: `single` on glyphs held 20 MiB more than its forecast of 322."""
+    tests = []
+
+    def slice_of(variant: Variant, seconds: float) -> Run:
+        step = variant.settings.step
+        tests.append((variant.task.test is not None, step.eval_batches, step.eval_every >= MOST))
+        run = Run("toy", "single", batch_size=32, phases_ms={"forward": 10.0})
+        run.durations_ms, run.seconds = [10.0] * 40, 0.4
+        return run
+
+    calibrated(monkeypatch, cores=2, ranks=[2], slices=slice_of)
+    assert set(tests) == {(True, 1, True)}
 
 
 def test_ranks_that_do_not_fit_into_memory_are_not_started_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,16 @@ def test_what_was_not_tried_is_simulated() -> None:
     assert sum(one.phases_ms.values()) == pytest.approx(one.step_ms)
 
 
+def test_a_simulated_job_loses_to_its_first_steps_what_single_does() -> None:
+    """Without trials, `single` itself was forecast 1.4 times as fast as it had just been: a job of a second has slow first steps."""
+    slow_start = slice_of(8.0, 1)
+    slow_start.durations_ms = [17.0] * 10 + [8.0] * 30  # 90 ms lost
+    found = calibration(alone=[slow_start])  # to 30 steps
+    assert forecasts(["ddp"], [1], found)["single", 1].step_ms == pytest.approx(11.0)
+    trials = {("ddp", 2, 1): [slice_of(14.0)] * 3}  # twice as long as simulated
+    assert forecasts(["ddp"], [2, 8], replace(found, trials=trials))["ddp", 8].step_ms == pytest.approx(8.0)
+
+
 def test_a_simulation_is_corrected_by_the_trial_of_the_same_strategy() -> None:
     """Simulated, two ranks take 4 ms; tried, they took 5: so eight take a quarter more than simulated, too."""
     found = calibration(trials={("ddp", 2, 1): [slice_of(5.0)] * 3})

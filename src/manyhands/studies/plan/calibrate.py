@@ -65,6 +65,7 @@ class Calibration:
     refusals: dict[tuple[str, int, int | None], str]
     memory: dict[float, float]  # samples per step -> the most bytes that `single` held
     startup_seconds: float
+    alone: Sequence[Run] = ()  # slices of `single` with the whole batch
     luck: Sequence[float] = ()  # steps of a lone rank over their mean
     paces: Mapping[int, Sequence[float]] = field(default_factory=dict)  # ranks at work -> work of each over their mean
     others_cores: float | None = None  # that other processes used meanwhile
@@ -132,6 +133,7 @@ def calibrate(
         refusals=bench.refusals(),
         memory=bench.memory(threads[0]),
         startup_seconds=bench.startup_seconds(),
+        alone=bench.alone(),
         luck=bench.luck(),
         paces=bench.paces(),
         others_cores=neighbours.cores_taken(),
@@ -176,7 +178,8 @@ class _Bench:
 
     def _variant(self, label: str, strategy: Strategy, threads: int | None, samples: int | None = None) -> Variant:
         task = self.task if samples is None else self.task.replace(batch_size=samples)
-        step = self.settings.step
+        # A batch is evaluated at the end of each: a rank holds what that takes, too.
+        step = replace(self.settings.step, eval_every=MOST, eval_batches=1)
         if not self.job.endless:  # long enough for any slice
             per_epoch = max(1, len(self.job.train) // task.batch_size)
             step = replace(step, epochs=max(self.job.epochs, math.ceil(MOST / per_epoch)))
@@ -274,6 +277,9 @@ class _Bench:
             if count == threads and peaks:
                 found[float(samples)] = max(peaks)
         return found
+
+    def alone(self) -> list[Run]:
+        return self._least[0].runs
 
     def luck(self) -> list[float]:
         """How long steady steps of lone ranks were, each over the mean of its slice."""

@@ -97,7 +97,7 @@ class Forecaster:
             beyond = max(
                 0.0, simulated.outcome.step_seconds - here.outcome.step_seconds
             )  # what the link adds is no guess
-            speed = batch / ((times or 1.0) * here.outcome.step_seconds + beyond)
+            speed = batch / ((times or 1.0) * self._step_seconds(here) + beyond)
             half = (FLOOR if times else UNTRIED) + PER_DOUBLING * doublings
             phases = simulated.outcome.mean(row.ranks)
             handed_over = {link: size / STEPS for link, size in simulated.costs.handed_over.items() if size}
@@ -137,11 +137,19 @@ class Forecaster:
     # ------------------------------------------------------------ speed
 
     def _speed(self, tried: Run) -> float:
-        """Of the whole job, in which the first steps are as slow as in the trial: caches fill, memory is taken."""
+        """Of the whole job."""
+        return 1000 * self.found.samples_per_step / (steady_ms(tried) + self._lost_ms(tried))
+
+    def _lost_ms(self, tried: Run) -> float:
+        """Per step of the whole job, to its first steps, which are as slow as in the trial: caches fill, memory is taken."""
         steps, steady = self.found.job.total_steps, steady_ms(tried)
         first = tried.durations_ms[: math.floor(len(tried.durations_ms) * WARM_UP)][:steps]
-        lost = max(0.0, sum(first) - len(first) * steady)
-        return 1000 * steps * self.found.samples_per_step / (steps * steady + lost)
+        return max(0.0, sum(first) - len(first) * steady) / steps
+
+    def _step_seconds(self, simulated: Simulated) -> float:
+        """Of a step of the whole job, which loses to its first steps what `single` does."""
+        lost = [self._lost_ms(one) for one in self.found.alone]
+        return simulated.outcome.step_seconds + (statistics.median(lost) / 1000 if lost else 0.0)
 
     def _simulate(self, row: Contender, prepared: Any, hosts: int) -> Simulated:
         assert row.strategy is not None
@@ -190,15 +198,14 @@ class Forecaster:
         near = next(iter(self._nearest_tried(row)), None)
         if near is None:
             return None, max(0.0, math.log2(row.ranks))
-        tried, simulated = self._tried_and_simulated(near)
-        return tried / simulated, _doublings(near, row) + (self.place.hosts > 1)
+        return self._times_simulated(near), _doublings(near, row) + (self.place.hosts > 1)
 
-    def _tried_and_simulated(self, row: Contender) -> tuple[float, float]:
-        """Seconds of a step."""
+    def _times_simulated(self, row: Contender) -> float:
+        """How many times as long as simulated a step took where this row was tried."""
         if key(row) not in self._local:
             self._local[key(row)] = self._simulate_here(row)
         speed = statistics.median(self._speed(one) for one in self.found.trials[key(row)])
-        return self.found.samples_per_step / speed, self._local[key(row)].outcome.step_seconds
+        return self.found.samples_per_step / speed / self._step_seconds(self._local[key(row)])
 
     def _simulate_here(self, row: Contender) -> Simulated:
         """As it was tried: on this host."""

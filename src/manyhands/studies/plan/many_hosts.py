@@ -12,6 +12,7 @@ from ...record.forecast import Forecast
 from ..contenders import Contender
 from .at_scale import ScaleForecast, at_scale
 from .calibrate import Calibration
+from .estimate import Estimate
 from .failures import Failures
 from .link import Link
 from .stragglers import Stragglers
@@ -44,9 +45,18 @@ class FleetForecast:
     strategy: str
     forecast: ScaleForecast | None
     reason: str | None = None
+    price: float | None = None  # of all hosts for an hour
+
+    @property
+    def cost(self) -> Estimate | None:
+        """To finish the task, restarts and checkpoints included."""
+        if self.forecast is None or self.price is None:
+            return None
+        wall, per_second = self.forecast.wall_seconds, self.price / 3600
+        return Estimate(per_second * wall.expected, per_second * wall.low, per_second * wall.high)
 
     def record(self) -> dict[str, Any]:
-        found = self.forecast
+        found, cost = self.forecast, self.cost
         if found is None:
             return {"strategy": self.strategy, "feasible": False, "reason": self.reason}
         return {
@@ -64,14 +74,17 @@ class FleetForecast:
             "seconds": found.wall_seconds.expected,
             "seconds_interval": [found.wall_seconds.low, found.wall_seconds.high],
             "failures": found.failures,
+            "cost": cost and cost.expected,
+            "cost_interval": cost and [cost.low, cost.high],
         }
 
 
 def on_fleet(
-    fleet: Fleet, forecasts: Sequence[Forecast], rows: Sequence[Contender], found: Calibration
+    fleet: Fleet, forecasts: Sequence[Forecast], rows: Sequence[Contender], found: Calibration, price: float | None
 ) -> list[FleetForecast]:
-    """Every row that may run over hosts and is feasible on one of them with as many ranks as each has."""
-    result = []
+    """Every row that may run over hosts and is feasible on one of them with as many ranks as each has; `price` is that of a
+    host for an hour."""
+    result, of_all = [], None if price is None else price * fleet.hosts
     for one, row in zip(forecasts, rows, strict=True):
         if not one.feasible or one.step_ms is None or row.strategy is None or row.ranks != fleet.ranks_per_host:
             continue
@@ -79,7 +92,8 @@ def on_fleet(
             result.append(FleetForecast(one.strategy, None, "it shares memory and cannot run over several hosts"))
             continue
         try:
-            result.append(FleetForecast(one.strategy, _scaled(fleet, one.step_ms, row.strategy.traits.lockstep, found)))
+            scaled = _scaled(fleet, one.step_ms, row.strategy.traits.lockstep, found)
+            result.append(FleetForecast(one.strategy, scaled, price=of_all))
         except BadInput as hopeless:  # hosts that fail so often that nothing is ever finished
             result.append(FleetForecast(one.strategy, None, str(hopeless)))
     return result

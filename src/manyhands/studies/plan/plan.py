@@ -46,11 +46,18 @@ class Plan:
     fleet: list[FleetForecast]  # where many hosts were asked about
     device: str  # the kind, such as "cpu"
 
+    @property
+    def best_of_fleet(self) -> FleetForecast | None:
+        """The first to finish the task on many hosts."""
+        done = [(one.forecast.wall_seconds.expected, one) for one in self.fleet if one.forecast is not None]
+        return min(done, key=lambda pair: pair[0], default=(0.0, None))[1]
+
     def record(self) -> dict[str, Any]:
         return {
             "forecasts": [one.record() for one in self.forecasts],
             "best": None if self.best is None else {**self.best.record(), "why": self.why},
             "at_scale": [one.record() for one in self.fleet],
+            "best_at_scale": None if self.best_of_fleet is None else self.best_of_fleet.strategy,
             "calibration": {
                 "seconds": self.calibration.seconds,
                 "cores": self.calibration.cores,
@@ -126,7 +133,7 @@ def plan(
     earned = _earned(runs)
     forecasts = [_finished(earned(forecaster.forecast(row)), found, hosts, price) for row in rows]
     best = max((one for one in forecasts if one.feasible), key=_speed, default=None)
-    many = on_fleet(fleet, forecasts, rows, found) if fleet else []
+    many = on_fleet(fleet, forecasts, rows, found, price) if fleet else []
     device = ",".join(sorted({item.type for item in resolve_devices(settings.device, 1)}))
     return Plan(forecasts, best, _why(best, forecasts), found, many, device)
 
