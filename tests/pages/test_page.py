@@ -204,3 +204,12 @@ def test_jinja2_is_loaded_only_to_make_a_page() -> None:
     code = "import sys, manyhands.pages, manyhands.pages.words; print({'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_page_that_a_wildcard_caught_is_not_a_run(runs: list[Run], tmp_path: Path) -> None:
+    """`manyhands report runs/glyphs/*` answered "report.html cannot be read: Expecting value: line 1 column 1 (char 0)"."""
+    page = report(runs, tmp_path / "report.html")
+    with pytest.raises(
+        BadInput, match=r"report\.html is not a run; give the folder of a run, or a folder that contains runs"
+    ):
+        report([page], tmp_path / "other.html")

@@ -193,6 +193,8 @@ class Run(Presented):
         file = target / RECORD_FILE if target.is_dir() else target
         if not file.is_file():
             raise BadInput(f"no run at {target}: {RECORD_FILE} not found there")
+        if file.suffix != ".json":
+            raise BadInput(f"{file} is not a run; give the folder of a run, or a folder that contains runs")
         data = read_json(file, LARGEST_RECORD, unparsed="" if series else "losses")
         if not isinstance(data, dict):
             raise BadInput(f"{file} is not a manyhands run record (a {type(data).__name__}, not an object)")
