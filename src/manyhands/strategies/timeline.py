@@ -19,6 +19,13 @@ class Work(NamedTuple):
     seconds: float
 
 
+class Idle(NamedTuple):
+    """Waiting for what is none of the processes, such as a disk: it takes no core."""
+
+    phase: str
+    seconds: float
+
+
 class Meet(NamedTuple):
     """A collective: it begins when all members are there, and ends for all of them so many seconds later."""
 
@@ -71,7 +78,7 @@ class Settle(NamedTuple):
     pass
 
 
-Act = Work | Meet | Launch | Await | Send | Receive | Take | Release | Spare | Settle
+Act = Work | Idle | Meet | Launch | Await | Send | Receive | Take | Release | Spare | Settle
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,8 @@ class Costs(Protocol):
     def weight_bytes(self) -> float: ...
 
     def part(self, samples: float) -> dict[str, float]:
-        """Seconds of each phase of an ordinary step with so many samples, on one rank alone."""
+        """Seconds of each phase of an ordinary step with so many samples, on one rank alone; those of `load` in which it
+        only waits are not in it but under `idle`."""
 
     def overhead(self) -> float:
         """Of a forward and backward pass, what no number of samples makes shorter: Python, and starting operations."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
+from manyhands.errors import RankFailed
 from manyhands.record.run import Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.plan import calibrate as module
-from manyhands.studies.plan.calibrate import Calibration, calibrate
+from manyhands.studies.plan.calibrate import Calibration, calibrate, idle_load
 from manyhands.studies.plan.trials import anchors, rows_tried
 from manyhands.studies.slices import MOST, Variant
 from manyhands.training.settings import FitSettings
@@ -129,6 +132,27 @@ def test_ranks_of_slices_evaluate_a_batch_at_the_end_and_hold_what_that_takes(mo
 
     calibrated(monkeypatch, cores=2, ranks=[2], slices=slice_of)
     assert set(tests) == {(True, 1, True)}
+
+
+def test_reading_that_takes_no_core_is_known_by_its_processor_time() -> None:
+    def run_of(seconds: float, used: float | None) -> Run:
+        run = Run("toy", "single")
+        run.per_rank = [{"rank": 0, "phases_ms": {"load": seconds}, "cpu_ms": {"load": used}}]
+        return run
+
+    assert idle_load([run_of(10.0, 1.0), run_of(10.0, 2.0), run_of(10.0, 9.0)]) == pytest.approx(0.8)
+    assert idle_load([run_of(10.0, 11.0)]) == idle_load([run_of(0.0, 0.0)]) == idle_load([run_of(1.0, None)]) == 0.0
+    assert idle_load([Run("toy", "single")]) == idle_load([]) == 0.0
+
+
+def test_a_task_whose_steps_fail_is_told_by_what_failed() -> None:
+    """It ended in a KeyError, after the whole budget."""
+    task = make_task(optimizer=partial(torch.optim.SGD, lr=math.inf))
+    rows = contenders(["ddp"], [2], 1)
+    with pytest.raises(
+        RankFailed, match=r"plan measures steps of `single` first, and they failed: .* loss of step \d+ is"
+    ):
+        calibrate(task, rows, FitSettings.of(), 60.0, lambda text: None)
 
 
 def test_ranks_that_do_not_fit_into_memory_are_not_started_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

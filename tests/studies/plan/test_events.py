@@ -9,6 +9,7 @@ import pytest
 from manyhands.strategies.timeline import (
     Act,
     Await,
+    Idle,
     Launch,
     Meet,
     Receive,
@@ -42,6 +43,12 @@ def test_work_alone_takes_its_time() -> None:
 def test_three_processes_on_two_cores_get_two_thirds_of_one_each() -> None:
     seconds, _ = one_step(*[[Work("forward", 2.0)]] * 3, cores=2)
     assert seconds == pytest.approx(3.0)
+
+
+def test_who_waits_for_a_disk_takes_no_core() -> None:
+    seconds, phases = one_step(*[[Idle("load", 2.0), Work("forward", 0.5)]] * 4, cores=2)
+    assert seconds == pytest.approx(3.0)
+    assert phases[0] == pytest.approx({"load": 2.0, "forward": 1.0})
 
 
 def test_busy_neighbours_slow_each_other_down() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..timeline import Act, Await, Costs, Launch, Meet, Receive, Release, Send, Settle, Spare, Take, Work
+from ..timeline import Act, Await, Costs, Idle, Launch, Meet, Receive, Release, Send, Settle, Spare, Take, Work
 from .pipeline_schedules import Forward, plan, split_sizes
 from .stage_links import HEADER
 
@@ -13,6 +13,8 @@ BEFORE, AFTER = ("load", "transfer", "augment"), ("update", "other")
 
 def _phases(part: dict[str, float], names: tuple[str, ...]) -> Iterator[Act]:
     for name in names:
+        if name == "load":
+            yield Idle(name, part.get("idle", 0.0))
         yield Work(name, part.get(name, 0.0))
 
 
@@ -134,8 +136,7 @@ def in_threads(costs: Costs, process: int, step: int, *, ranks: int, gathers: bo
     whole = costs.part(costs.batch_size)
     first = process == 0
     if first:
-        for name in BEFORE:  # one process reads for all
-            yield Work(name, whole.get(name, 0.0))
+        yield from _phases(whole, BEFORE)  # one process reads for all
         yield Work("communication", (ranks - 1) * costs.copy(costs.weight_bytes))
     yield Meet("begin", ranks, 0.0)
     held = min(0.9, costs.overhead() / max(1e-9, part["forward"] + part["backward"]))

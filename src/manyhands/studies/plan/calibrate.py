@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ...errors import RankFailed
 from ...record.cores import available_cores
 from ...record.neighbours import Neighbours
 from ...record.run import PHASES, Run
@@ -66,6 +67,7 @@ class Calibration:
     memory: dict[float, float]  # samples per step -> the most bytes that `single` held
     startup_seconds: float
     alone: Sequence[Run] = ()  # slices of `single` with the whole batch
+    idle_load: float = 0.0  # share of `load` in which a rank only waits, for a disk or a network
     luck: Sequence[float] = ()  # steps of a lone rank over their mean
     paces: Mapping[int, Sequence[float]] = field(default_factory=dict)  # ranks at work -> work of each over their mean
     others_cores: float | None = None  # that other processes used meanwhile
@@ -134,6 +136,7 @@ def calibrate(
         memory=bench.memory(threads[0]),
         startup_seconds=bench.startup_seconds(),
         alone=bench.alone(),
+        idle_load=idle_load(bench.alone()) if not settings.step.loader_workers else 0.0,  # they use cores
         luck=bench.luck(),
         paces=bench.paces(),
         others_cores=neighbours.cores_taken(),
@@ -221,6 +224,8 @@ class _Bench:
                 if variant.pace is None and (alone := self._least[0].pace) is not None:
                     variant.pace = UNKNOWN * alone
                 run = run_slice(variant, seconds)
+                if variant.problem is not None and variant is self._least[0]:
+                    raise RankFailed(f"plan measures steps of `single` first, and they failed: {variant.problem}")
                 variant.slices.append(run)
                 self._took.append(time.monotonic() - began)
                 if run is not None:
@@ -306,6 +311,17 @@ def phase_seconds(runs: Sequence[Run]) -> dict[str, float]:
 def work(phases: Mapping[str, float]) -> float:
     """Of a step, what does not wait or talk."""
     return sum(phases[name] for name in ("load", "transfer", "augment", "forward", "backward", "update", "other"))
+
+
+def idle_load(runs: Sequence[Run]) -> float:
+    """The share of `load` that took no core."""
+    shares = []
+    for run in runs:
+        rank = run.per_rank[0] if run.per_rank else {}
+        seconds, used = (rank.get(name) or {} for name in ("phases_ms", "cpu_ms"))
+        if seconds.get("load") and used.get("load") is not None:
+            shares.append(max(0.0, 1 - used["load"] / seconds["load"]))
+    return statistics.median(shares) if shares else 0.0
 
 
 def memory_of(run: Run) -> float | None:

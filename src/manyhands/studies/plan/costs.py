@@ -27,6 +27,7 @@ class MeasuredCosts:
     parts: Mapping[float, Mapping[str, float]]  # samples -> seconds of each phase of `single`'s step with so many
     transport: Transport
     copy_per_byte: float
+    idle_load: float = 0.0  # share of `load` in which a rank only waits
     stages: tuple[Stage, ...] = ()
     units: int = 1
     hosts: Sequence[int] = field(default_factory=tuple)  # where each process is
@@ -35,10 +36,11 @@ class MeasuredCosts:
     handed_over: dict[str, float] = field(default_factory=lambda: defaultdict(float), compare=False)
 
     def part(self, samples: float) -> dict[str, float]:
-        return {
+        found = {
             phase: between({size: part.get(phase, 0.0) for size, part in self.parts.items()}, samples)
             for phase in PHASES
         }
+        return {**found, "load": (1 - self.idle_load) * found["load"], "idle": self.idle_load * found["load"]}
 
     def overhead(self) -> float:
         sizes = sorted(self.parts)

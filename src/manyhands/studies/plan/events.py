@@ -22,6 +22,7 @@ from ...record.run import PHASES
 from ...strategies.timeline import (
     Act,
     Await,
+    Idle,
     Launch,
     Meet,
     Receive,
@@ -206,6 +207,12 @@ class _Simulation:
         process.blocked_since = None
         self._go_on(process)
 
+    def _rested(self, process: _Process, phase: str) -> None:
+        assert process.blocked_since is not None
+        process.spent[phase] += self.now - process.blocked_since
+        process.blocked_since = None
+        self._go_on(process)
+
     # ------------------------------------------------------------ acts
 
     def _go_on(self, process: _Process) -> None:
@@ -223,6 +230,12 @@ class _Simulation:
                 work = seconds * process.luck
                 process.phase, process.left = phase, work if work > TINY else 0.0
                 return process.left > 0
+            case Idle(phase, seconds):
+                if seconds * process.luck <= TINY:
+                    return False
+                self._block(process)
+                self._at(self.now + seconds * process.luck, lambda: self._rested(process, phase))
+                return True
             case Meet():
                 return self._meet(process, act)
             case Launch(name, members, seconds):

@@ -164,6 +164,7 @@ class Forecaster:
             parts=self.found.parts[threads],
             transport=self.found.transport,
             copy_per_byte=self.found.copy_per_byte,
+            idle_load=self.found.idle_load,
             stages=stages_of(prepared),
             units=units_of(prepared),
             hosts=where,
