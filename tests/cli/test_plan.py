@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from manyhands.cli.plan import _too_short
 from manyhands.record.ledger import read
@@ -148,6 +149,11 @@ def test_a_budget_that_was_too_short_is_told_beside_the_table() -> None:
         (("glyphs", "--hosts", "0"), "hosts must be a whole number of at least 1 (found 0)"),
         (("glyphs", "--link", "fast"), '"fast" is not a link'),
         (("glyphs", "--memory", "80"), "80"),
+        pytest.param(
+            ("glyphs", "--device", "cuda"),
+            "device=cuda but no GPU is available",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         (("glyphs", "--price", "-1"), "price must be 0 or more (found -1.0)"),
         (("glyphs", "--mtbf", "30d"), "--mtbf and --stragglers are for many hosts; give --hosts and --ranks-per-host"),
         (

@@ -202,6 +202,7 @@ def _too_short(skipped: Sequence[str], enough: float) -> str:
 
 def _show(found: Plan, priced: bool, hosts: int) -> None:
     from ..pages import name_lines
+    from ..studies.plan.plan import label
     from . import terminal
 
     out = terminal.console()
@@ -223,12 +224,13 @@ def _show(found: Plan, priced: bool, hosts: int) -> None:
             _duration(one.seconds),
             *([f"{one.cost:,.2f}"] if one.cost is not None else []),
         )
-    out.print(filled)
+    if feasible:
+        out.print(filled)
     if any(one.basis == "simulated" for one in feasible):
         out.print(f"{SIMULATED} simulated; the others were tried for a moment")
     for one in found.forecasts:
         if not one.feasible:
-            out.print(f"not feasible: {one.strategy} on {one.ranks}: {one.reason}", soft_wrap=True)
+            out.print(f"not feasible: {label(one)}: {one.reason}", soft_wrap=True)
     others, cores = found.calibration.others_cores, found.calibration.cores
     if others is not None and others > BUSY * cores:
         out.print(f"other processes used {others:.1f} of {cores} cores meanwhile; plan again on a quiet machine")
@@ -237,8 +239,6 @@ def _show(found: Plan, priced: bool, hosts: int) -> None:
     if found.fleet:
         _show_fleet(found, priced, hosts)
     elif found.best is not None:
-        from ..studies.plan.plan import label
-
         out.print()
         out.print(f"Best: {label(found.best)}. {found.why}")
     else:

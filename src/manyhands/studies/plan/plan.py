@@ -121,6 +121,7 @@ def plan(
         raise BadInput(f"memory must be above 0 (found {memory!r})")
     between = link if isinstance(link, Link) else link_of(link or ON_HOSTS)
     settings = FitSettings.of(progress=False, **keywords)
+    device = ",".join(sorted({item.type for item in resolve_devices(settings.device, 1)}))
     if fleet is not None:
         if ranks is not None or hosts != 1:
             raise BadInput(f"a fleet has its own hosts and ranks (found ranks={ranks}, hosts={hosts}); leave them out")
@@ -134,7 +135,6 @@ def plan(
     forecasts = [_finished(earned(forecaster.forecast(row)), found, hosts, price) for row in rows]
     best = max((one for one in forecasts if one.feasible), key=_speed, default=None)
     many = on_fleet(fleet, forecasts, rows, found, price) if fleet else []
-    device = ",".join(sorted({item.type for item in resolve_devices(settings.device, 1)}))
     return Plan(forecasts, best, _why(best, forecasts), found, many, device)
 
 
