@@ -36,6 +36,7 @@ class Cut:
     holders: Mapping[str, tuple[int, ...]]
     shared: Mapping[str, tuple[int, ...]]
     spare: tuple[str, ...]  # tensors of the model that no operation uses; the first stage holds them
+    samples: int = 1  # that the costs of layers were measured with
     fixed: tuple[Any, ...] = ()  # what the input holds beside tensors (None, numbers, strings), the same in every one
 
     @classmethod
@@ -70,6 +71,7 @@ class Cut:
             holders={name: tuple(sorted(found)) or (0,) for name, found in holders.items()},
             shared={name: tuple(sorted(at)) for name, at in holders.items() if len(at) > 1 and name in trained},
             spare=tuple(name for name, origin in canonical.items() if not holders[origin]),
+            samples=nest.count(example) or 1,
             fixed=_beside_tensors(list(nest.items(example))),
         )
 

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from manyhands.errors import RankFailed
-from manyhands.record.run import Run
+from manyhands.record.run import PHASES, Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
+from manyhands.studies.doctor.needs import Needs
 from manyhands.studies.plan import calibrate as module
 from manyhands.studies.plan.calibrate import Calibration, calibrate, idle_load
+from manyhands.studies.plan.transport import between
 from manyhands.studies.plan.trials import anchors, rows_tried
 from manyhands.studies.slices import MOST, Variant
 from manyhands.training.settings import FitSettings
@@ -68,7 +70,7 @@ def test_what_the_budget_was_too_short_for_is_told_with_one_that_is_long_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With 25 s for 46 rows on 16 cores nothing was tried, and forecasts 75 % too high said nothing of it."""
-    found, _, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4], budget=-1.0)
+    found, _, _ = calibrated(monkeypatch, cores=16, ranks=[2, 4], budget=0.1)
     assert found.skipped == [
         "4 ranks apart", "trial of ddp on 4 ranks", "trial of ddp on 2 ranks", "single with 16 samples per step",
         "2 ranks apart",
@@ -153,6 +155,32 @@ def test_a_task_whose_steps_fail_is_told_by_what_failed() -> None:
         RankFailed, match=r"plan measures steps of `single` first, and they failed: .* loss of step \d+ is"
     ):
         calibrate(task, rows, FitSettings.of(), 60.0, lambda text: None)
+
+
+def test_steps_of_many_seconds_are_carried_on_from_smaller_batches_and_the_budget_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With steps of 12 s, `plan --budget 30` took three minutes, two of them for a dozen steps of the whole batch."""
+    monkeypatch.setattr(module, "needs", lambda job, free: Needs(0, 0, 0, 10.0, 0.0, 0, 0.2))  # 0.2 s per sample
+    steps: list[tuple[str, int]] = []
+
+    def slice_of(variant: Variant, seconds: float) -> Run:
+        count = max(variant.fewest, round(seconds / (variant.pace or 1e-3)))
+        steps.append((variant.label, count))
+        samples = variant.task.batch_size
+        variant.pace = 0.2 * samples
+        phases = {**dict.fromkeys(PHASES, 0.0), "forward": 200.0 * samples}
+        run = Run("toy", "single", batch_size=samples, phases_ms=phases)
+        run.durations_ms, run.seconds = [200.0 * samples] * count, 0.2 * samples * count
+        run.per_rank = [{"rank": 0, "phases_ms": phases, "peak_memory_bytes": 1000 + samples}]
+        return run
+
+    found, _, _ = calibrated(monkeypatch, cores=2, ranks=[2], budget=20.0, slices=slice_of)
+    assert steps[:2] == [("single with 4 samples per step", 2), ("single with 2 samples per step", 5)]
+    assert all("32" not in label for label, _ in steps if label.startswith("single"))
+    assert found.memory[32.0] == 1004 + 28 * 10.0
+    whole = between({size: part["forward"] for size, part in found.parts[1].items()}, 32)
+    assert whole == pytest.approx(6.4)
 
 
 def test_ranks_that_do_not_fit_into_memory_are_not_started_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

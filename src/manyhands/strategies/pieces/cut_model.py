@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from time import process_time
 from typing import Any
 
 import torch
@@ -9,11 +11,13 @@ import torch
 from ...data import nest
 from ...data.process_state import seeded
 from ...model import Cut, cut
+from ...model.layer_costs import untouched
 from ...model.wide_products import wide_products
 from ..contract import Strategy, refuse
 from ..job import Job
 
-EXAMPLE = 32  # samples the costs of layers are measured with
+EXAMPLE, FEWEST = 32, 4  # samples the costs of layers are measured with: fewer where
+FORWARD_SECONDS = 0.25  # a pass over them takes longer, of which cutting makes two dozen
 Balance = tuple[int, ...] | str
 
 
@@ -34,7 +38,7 @@ def cut_model(
         raise refuse(
             strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
         )
-    samples = min(EXAMPLE, job.task.batch_size, len(job.train))
+    samples = _affordable(job, min(EXAMPLE, job.task.batch_size, len(job.train)))
     example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
         raise refuse(
@@ -68,6 +72,19 @@ def cut_model(
             "use model_parallel, or chunks=1",
         )
     return pieces
+
+
+def _affordable(job: Job, most: int) -> int:
+    """So many samples, or fewer where a pass takes long."""
+    if most <= FEWEST:
+        return most
+    seconds = 0.0
+    with suppress(Exception), untouched(job.model) as mirror, torch.no_grad():  # cutting says what is wrong
+        for _ in range(2):  # the first pass of a program also loads what it computes with
+            began = process_time()
+            job.calling.needed(mirror, _input(job, 2))
+            seconds = process_time() - began
+    return min(most, max(FEWEST, int(2 * FORWARD_SECONDS / max(seconds, 1e-6))))
 
 
 def _growing(more: Any, fewer: Any) -> str:

@@ -37,7 +37,7 @@ from ...world.launch.fork_server import warm_up
 from ..contenders import Contender, modules_of
 from ..doctor.machine import free_memory
 from ..doctor.needs import Needs, needs
-from ..slices import MOST, WARM_UP, Variant, run_slice, steady_ms
+from ..slices import FEWEST, FIRST, MOST, WARM_UP, Variant, run_slice, steady_ms
 from .paces import spread
 from .transport import Kinds, Transport, copy_seconds_per_byte, measure
 from .trials import MOST_TRIED, rows_tried, size
@@ -46,6 +46,8 @@ ROUNDS = 3
 SHORTEST, LONGEST = 0.25, 1.0  # seconds of a slice
 UNKNOWN = 2.0  # times the step of `single`: what a step of something else is taken for, until it was seen
 START_SECONDS = 1.0  # of a slice, beside its steps: a guess, until some have been made
+FEW = 2  # steps of a slice where they take seconds each: then even the first is hardly longer than the others
+FOR_PART = 0.15  # of the budget: a size of batch that takes longer is carried on from smaller ones
 FOR_SLICES = 0.85  # of the budget: what comes before and after them takes time, too
 APART = f"local_sgd:period={10**6}"  # ranks that train side by side and never talk
 Say = Callable[[str], None]
@@ -107,7 +109,7 @@ def calibrate(
     check_length(job)
     probe(job, [torch.device("cpu")])
     needed = needs(job, free_memory())
-    bench = _Bench(task, job, settings, say)
+    bench = _Bench(task, job, settings, say, FOR_PART * budget / FEW, needed)
     threads = sorted({row.threads for row in rows if row.threads and not row.single} or {1})
     most = max((size(row.strategy) for row in rows if row.strategy is not None), default=1)
     for count in threads:
@@ -162,14 +164,15 @@ def _transport(counts: Sequence[int]) -> Transport:
 class _Bench:
     """The slices to be made, in the order in which they matter."""
 
-    def __init__(self, task: Task, job: Job, settings: FitSettings, say: Say):
+    def __init__(self, task: Task, job: Job, settings: FitSettings, say: Say, longest_step: float, needed: Needs):
         self.task, self.job, self.settings, self.say = task, job, settings, say
+        self.longest_step, self.needed = longest_step, needed  # seconds
         self.batch = min(task.batch_size, job.order.read)  # samples of a step
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
         self._least: list[Variant] = []  # of them, those without which nothing can be said
         self._crowds: dict[int, Variant] = {}  # ranks
         self._trials: dict[tuple[str, int, int | None], Variant] = {}
-        self._took: list[float] = []  # seconds of each slice, its start included
+        self._starts: list[float] = []  # seconds of each slice beside its steps
 
     @property
     def variants(self) -> list[Variant]:
@@ -189,9 +192,13 @@ class _Bench:
         return Variant(label, task, strategy, replace(self.settings, step=step, threads=threads))
 
     def add_parts(self, threads: int, most: int) -> None:
-        """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well."""
+        """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well. Where
+        steps with so many samples take too long, smaller ones."""
         halvings = max(2, math.ceil(math.log2(max(most, 1))))
-        sizes = dict.fromkeys(max(1, math.ceil(self.batch / 2**place)) for place in range(halvings + 1))
+        sizes = list(dict.fromkeys(max(1, math.ceil(self.batch / 2**place)) for place in range(halvings + 1)))
+        while sizes[-1] > 1 and sizes[-2:][0] * self._sample_seconds > self.longest_step:
+            sizes.append(math.ceil(sizes[-1] / 2))
+        sizes = [size for size in sizes if size * self._sample_seconds <= self.longest_step] or sizes[-1:]
         for samples in sizes:
             label = f"single with {samples} samples per step"
             self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
@@ -209,27 +216,55 @@ class _Bench:
         self._trials[key(row)] = same or self._variant(f"trial of {row.label}", row.strategy, row.threads)
 
     def run(self, until: float) -> None:
-        """Every second round backwards; slices are as long as the time allows for."""
-        starts: list[float] = []
+        """Every second round backwards; slices are as long as the time allows for, and those that would not end in time are
+        left out."""
         for number in range(ROUNDS):
             turn = [variant for variant in self.variants if variant.problem is None]
             for place, variant in enumerate(turn if number % 2 == 0 else reversed(turn)):
-                start = statistics.fmean(starts) if starts else START_SECONDS
                 began = time.monotonic()
-                if until - began < start and (number or place >= len(self._least)):
-                    return
+                variant.fewest = min(FEWEST, max(FEW, round(2 * LONGEST / max(self._step(variant), 1e-6))))
+                if until - began < self._cost(variant) and (number or variant.slices or place >= len(self._least)):
+                    continue
                 left = (len(turn) - place) + (ROUNDS - 1 - number) * len(turn)
-                seconds = min(LONGEST, max(SHORTEST, (until - began) / left - start))
+                seconds = min(LONGEST, max(SHORTEST, (until - began) / left - self._start))
                 self.say(f"round {number + 1}: {variant.label}")
-                if variant.pace is None and (alone := self._least[0].pace) is not None:
-                    variant.pace = UNKNOWN * alone
+                if variant.pace is None:
+                    variant.pace = self._first_guess()
                 run = run_slice(variant, seconds)
                 if variant.problem is not None and variant is self._least[0]:
                     raise RankFailed(f"plan measures steps of `single` first, and they failed: {variant.problem}")
                 variant.slices.append(run)
-                self._took.append(time.monotonic() - began)
                 if run is not None:
-                    starts.append(self._took[-1] - (run.seconds or 0.0))
+                    self._starts.append(max(0.0, time.monotonic() - began - (run.seconds or 0.0)))
+
+    @property
+    def _sample_seconds(self) -> float:
+        """What a sample is expected to take: as measured with the first slice, before it in a small pass."""
+        first = self._least[0] if self._least else None
+        if first is not None and first.pace is not None and first.slices:
+            return first.pace / min(first.task.batch_size, self.batch)
+        return self.needed.seconds or 0.0
+
+    def _step(self, variant: Variant) -> float:
+        """Seconds of a step, as last seen; of a row that was never made, those of `single`."""
+        if variant.pace is not None and variant.slices:
+            return variant.pace
+        return min(variant.task.batch_size, self.batch) * self._sample_seconds
+
+    def _first_guess(self) -> float | None:
+        """Seconds per step that are rather too long than too short; None leaves it to a dozen quick steps."""
+        whole = self.batch * self._sample_seconds
+        if self._least[0].slices:
+            return UNKNOWN * whole
+        return whole if FIRST * whole > LONGEST else None
+
+    @property
+    def _start(self) -> float:
+        return statistics.fmean(self._starts) if self._starts else START_SECONDS
+
+    def _cost(self, variant: Variant) -> float:
+        """Seconds that a slice takes at least."""
+        return self._start + max(SHORTEST, variant.fewest * self._step(variant))
 
     # ------------------------------------------------------------ what came of it
 
@@ -238,6 +273,10 @@ class _Bench:
         for (threads, samples), variant in self._parts.items():
             if variant.runs:
                 found.setdefault(threads, {})[float(samples)] = phase_seconds(variant.runs)
+        for known in found.values():
+            if len(known) == 1:  # there was no time for more than one size
+                size, phases = next(iter(known.items()))
+                known[2 * size] = {name: 2 * value for name, value in phases.items()}
         return found
 
     def crowding(self, parts: Mapping[float, Mapping[str, float]]) -> dict[int, float]:
@@ -271,8 +310,7 @@ class _Bench:
         """The budget for a slice of everything, after so many seconds of preparation; None where this one was enough."""
         if not self.skipped():
             return None
-        each = statistics.fmean(self._took) if self._took else START_SECONDS + SHORTEST
-        return (prepared + each * len(self.variants)) / FOR_SLICES
+        return (prepared + sum(map(self._cost, self.variants))) / FOR_SLICES
 
     def memory(self, threads: int) -> dict[float, float]:
         """What a rank with such a shard holds, by what `single` held at most."""
@@ -281,6 +319,8 @@ class _Bench:
             peaks = [peak for run in variant.runs if (peak := memory_of(run)) is not None]
             if count == threads and peaks:
                 found[float(samples)] = max(peaks)
+        if found and (most := max(found)) < self.batch:  # there was no time for the whole batch
+            found[float(self.batch)] = found[most] + (self.batch - most) * (self.needed.sample + self.needed.batch)
         return found
 
     def alone(self) -> list[Run]:

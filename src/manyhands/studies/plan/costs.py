@@ -10,7 +10,6 @@ from typing import Any
 
 from ...model import Cut
 from ...record.run import PHASES
-from ...strategies.pieces.cut_model import EXAMPLE
 from ...strategies.timeline import Stage
 from .collectives import all_gather, hierarchical_all_reduce
 from .link import Link
@@ -107,7 +106,7 @@ def stages_of(prepared: Any) -> tuple[Stage, ...]:
                 sum(layer.forward_seconds for layer in layers) / forward,
                 sum(layer.backward_seconds for layer in layers) / backward,
                 sum(layer.parameter_bytes for layer in layers) / parameters,
-                layers[-1].activation_bytes / EXAMPLE if end < len(found.layers) else 0.0,
+                layers[-1].activation_bytes / found.samples if end < len(found.layers) else 0.0,
             )
         )
     return tuple(stages)
