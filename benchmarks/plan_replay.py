@@ -25,10 +25,12 @@ from manyhands.record.run import PHASES, Run
 from manyhands.studies.contenders import Contender, contenders
 from manyhands.studies.doctor.machine import free_memory
 from manyhands.studies.doctor.needs import needs
-from manyhands.studies.plan.calibrate import Calibration, key, work
+from manyhands.studies.plan.bench import work
+from manyhands.studies.plan.calibrate import Calibration
 from manyhands.studies.plan.forecasts import SIMULATED, Forecaster, Place
 from manyhands.studies.plan.paces import spread
 from manyhands.studies.plan.transport import Transport
+from manyhands.studies.plan.trials import key
 from manyhands.training.build import build
 from manyhands.training.proof.probe import probe
 from manyhands.training.settings import FitSettings

@@ -15,8 +15,10 @@ from manyhands.record.run import PHASES, Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
 from manyhands.studies.doctor.needs import Needs
+from manyhands.studies.plan import bench
 from manyhands.studies.plan import calibrate as module
-from manyhands.studies.plan.calibrate import Calibration, calibrate, idle_load
+from manyhands.studies.plan.bench import idle_load
+from manyhands.studies.plan.calibrate import Calibration, calibrate
 from manyhands.studies.plan.transport import between
 from manyhands.studies.plan.trials import anchors, rows_tried
 from manyhands.studies.slices import MOST, Variant
@@ -47,8 +49,9 @@ def calibrated(
         return {kind: {1024: 1e-5} for kind in ("all_reduce", "gather", "message")}
 
     monkeypatch.setattr(module, "available_cores", lambda: cores)
-    monkeypatch.setattr(module, "free_memory", lambda: free)
-    monkeypatch.setattr(module, "run_slice", slices or slice_of)
+    for place in (module, bench):
+        monkeypatch.setattr(place, "free_memory", lambda: free)
+    monkeypatch.setattr(bench, "run_slice", slices or slice_of)
     monkeypatch.setattr(module, "measure", measured)
     rows = contenders(["ddp"], ranks, 1)
     found: Calibration = calibrate(make_task(batch_size=32), rows, FitSettings.of(), budget, lambda text: None)
@@ -192,8 +195,8 @@ def test_single_is_measured_once_for_its_row_and_for_what_a_step_costs(monkeypat
     """One thread with the whole batch was sliced twice in every round: once as a cost, once as a row."""
     found, labels, _ = calibrated(monkeypatch, cores=2, ranks=[2])
     assert "trial of single, 1 thread" not in labels
-    assert labels.count("single with 32 samples per step") == module.ROUNDS
-    assert len(found.trials["single", 1, 1]) == module.ROUNDS
+    assert labels.count("single with 32 samples per step") == bench.ROUNDS
+    assert len(found.trials["single", 1, 1]) == bench.ROUNDS
 
 
 def test_the_luck_of_steps_is_their_spread_around_one(monkeypatch: pytest.MonkeyPatch) -> None:

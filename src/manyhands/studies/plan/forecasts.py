@@ -24,13 +24,15 @@ from ...strategies.contract import Strategy, admit, processes
 from ...strategies.job import trained_parameters
 from ..contenders import Contender
 from ..slices import WARM_UP, steady_ms
-from .calibrate import Calibration, key, memory_of, phase_seconds
+from .bench import memory_of, phase_seconds
+from .calibrate import Calibration
 from .costs import MeasuredCosts, stages_of, units_of
 from .events import Outcome, run
 from .link import Link
 from .luck import drawn
 from .paces import dealt
 from .transport import between
+from .trials import key
 
 TRIED, SIMULATED = "measured", "simulated"
 # Half the width of an 80 % interval, relative: what repeated comparisons were off by at least (docs/plan.md), and what a

@@ -18,6 +18,11 @@ from ..contenders import Contender
 MOST_TRIED = 4  # processes of a row that is tried; what has more is simulated
 
 
+def key(row: Contender) -> tuple[str, int, int | None]:
+    """What tells a row from all others."""
+    return row.name, row.ranks, row.threads
+
+
 def size(strategy: Strategy) -> int:
     """Its processes, or the threads that train in one."""
     return max(processes(strategy), strategy.ranks)
