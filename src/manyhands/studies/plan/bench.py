@@ -71,13 +71,16 @@ class Bench:
         steps with so many samples take too long, smaller ones."""
         halvings = max(2, math.ceil(math.log2(max(most, 1))))
         sizes = list(dict.fromkeys(max(1, math.ceil(self.batch / 2**place)) for place in range(halvings + 1)))
-        while sizes[-1] > 1 and sizes[-2:][0] * self._sample_seconds > self.longest_step:
+        while sizes[-1] > 1 and len(self._quick(sizes)) < 2:
             sizes.append(math.ceil(sizes[-1] / 2))
-        sizes = [size for size in sizes if size * self._sample_seconds <= self.longest_step] or sizes[-1:]
+        sizes = self._quick(sizes) or sizes[-1:]
         for samples in sizes:
             label = f"single with {samples} samples per step"
             self._parts[threads, samples] = self._variant(label, make_strategy("single"), threads, samples)
         self._least += [self._parts[threads, samples] for samples in dict.fromkeys((max(sizes), min(sizes)))]
+
+    def _quick(self, sizes: Sequence[int]) -> list[int]:
+        return [samples for samples in sizes if samples * self._sample_seconds <= self.longest_step]
 
     def add_crowds(self, threads: int, strategies: Sequence[Strategy], needed: Needs) -> None:
         """Where there is a sample for each rank, and memory for all of them."""
