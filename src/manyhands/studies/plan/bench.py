@@ -26,6 +26,7 @@ from ..doctor.machine import free_memory
 from ..doctor.needs import Needs
 from ..slices import FEWEST, FIRST, MOST, WARM_UP, Variant, run_slice, steady_ms
 from .paces import spread
+from .transport import between
 from .trials import key
 
 ROUNDS = 3
@@ -196,7 +197,9 @@ class Bench:
             if count == threads and peaks:
                 found[float(samples)] = max(peaks)
         if found and (most := max(found)) < self.batch:  # there was no time for the whole batch
-            found[float(self.batch)] = found[most] + (self.batch - most) * (self.needed.sample + self.needed.batch)
+            # What is kept for backward is not all: operations use memory of their own meanwhile.
+            kept = (self.batch - most) * (self.needed.sample + self.needed.batch)
+            found[float(self.batch)] = max(found[most] + kept, between(found, self.batch))
         return found
 
     def alone(self) -> list[Run]:
