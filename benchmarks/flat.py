@@ -1,7 +1,7 @@
 """Aim: nothing grows faster than what it counts. A rank costs the same whether it is one of 2 or of 64, a step the same
 whether it is the first or the millionth, and a thousand stored runs are listed in under a second.
 
-    python benchmarks/flat.py ranks [--quick] [--against SRC]     start-up, memory, barriers and the caller, by ranks
+    python benchmarks/flat.py ranks [--quick] [--rounds 3] [--against SRC]     start-up, memory, barriers and the caller, by ranks
     python benchmarks/flat.py steps [--quick] [--against SRC]     memory, files and the end of a fit, by steps
     python benchmarks/flat.py runs  [--quick] [--against SRC]     the list of stored runs, and the page of a folder of them
 
@@ -70,9 +70,12 @@ def rank_pids() -> list[int]:
     """The processes that train for this one: children of the keeper, a child of the fork server."""
     import psutil
 
-    servers = psutil.Process().children()
-    keepers = [keeper for server in servers for keeper in server.children()]
-    return [rank.pid for keeper in keepers for rank in keeper.children()]
+    try:
+        servers = psutil.Process().children()
+        keepers = [keeper for server in servers for keeper in server.children()]
+        return [rank.pid for keeper in keepers for rank in keeper.children()]
+    except psutil.NoSuchProcess:  # one of them has just ended
+        return []
 
 
 @contextmanager
@@ -257,9 +260,9 @@ def show_rows(title: str, rows: list[dict[str, Any]], columns: list[str], **fact
     show(title, [{head: row[head] for head in heads} for row in rows], **facts, rounds=[row["_all"] for row in rows])
 
 
-def ranks_table(sources: dict[str, Path], quick: bool) -> None:
+def ranks_table(sources: dict[str, Path], quick: bool, rounds: int) -> None:
     counts = [1, 2, 4, 8] if quick else [1, 2, 4, 8, 16, 32, 64]
-    steps, rounds = (50, 1) if quick else (150, 3)
+    steps, rounds = (50, 1) if quick else (150, rounds)
     rows = list(in_turn(sources, [(str(count), ("measure-ranks", count, steps)) for count in counts], rounds))
     for row in rows:
         count = int(row[""])
@@ -346,6 +349,7 @@ def main() -> None:
     parser.add_argument("what", choices=["ranks", "steps", "runs", "measure-ranks", "measure-steps"])
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path, metavar="SRC")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -360,7 +364,7 @@ def main() -> None:
     sources = {"before": options.against.resolve()} if options.against else {}
     sources["after" if sources else "this"] = OURS
     if options.what == "ranks":
-        ranks_table(sources, options.quick)
+        ranks_table(sources, options.quick, options.rounds)
     elif options.what == "steps":
         steps_table(sources, options.quick, options.only)
     else:

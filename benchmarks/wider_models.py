@@ -9,7 +9,9 @@ are the loops of torch_sides.py. Sides take turns within a round; ratios are tho
 never talk (ours: local_sgd with a period that never ends), which no implementation of the others can beat by computing
 the same way. The losses of both sides are compared, so that both are known to have done the same.
 
-    python benchmarks/wider_models.py [--ranks 2] [--rounds 5] [--steps 15] [--models mlp gpt] [--strategies ddp fsdp]
+    python benchmarks/wider_models.py [--ranks 2] [--rounds 5] [--steps 15] [--models mlp gpt] [--strategies ddp fsdp] [--times 8]
+
+`--times` makes batches that many times as large: 8 with 16 ranks gives each the samples it has with 2.
 """
 
 from __future__ import annotations
@@ -43,16 +45,16 @@ def mlp() -> nn.Module:
     return nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())))
 
 
-def rows() -> tuple[Tensor, Tensor]:
-    return torch.randn(2048, 1024), torch.randint(1024, (2048,))
+def rows(count: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, 1024), torch.randint(1024, (count,))
 
 
-def images() -> tuple[Tensor, Tensor]:
-    return torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (512,))
+def images(count: int) -> tuple[Tensor, Tensor]:
+    return torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (count,))
 
 
-def sequences() -> tuple[Tensor, Tensor]:
-    symbols = torch.randint(SYMBOLS, (256, LENGTH + 1))
+def sequences(count: int) -> tuple[Tensor, Tensor]:
+    symbols = torch.randint(SYMBOLS, (count, LENGTH + 1))
     return symbols[:, :-1], symbols[:, 1:]
 
 
@@ -60,26 +62,28 @@ def loss_of_symbols(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
-def tasks() -> dict[str, mh.Task]:
+def tasks(times: int) -> dict[str, mh.Task]:
     common: dict[str, Any] = {"epochs": 100}
     sgd, adamw = partial(torch.optim.SGD, lr=0.01), partial(torch.optim.AdamW, lr=3e-4)
     return {
-        "mlp": mh.Task(mlp, rows, F.cross_entropy, sgd, batch_size=256, name="mlp", **common),
+        "mlp": mh.Task(
+            mlp, partial(rows, 2048 * times), F.cross_entropy, sgd, batch_size=256 * times, name="mlp", **common
+        ),
         "mobilenet": mh.Task(
             partial(mobilenetv2, width=0.5),
-            images,
+            partial(images, 512 * times),
             F.cross_entropy,
             partial(cifar10.sgd, rate=0.01),
-            batch_size=32,
+            batch_size=32 * times,
             name="mobilenet",
             **common,
         ),
         "gpt": mh.Task(
             partial(gpt, SYMBOLS, LENGTH, width=256),
-            sequences,
+            partial(sequences, 256 * times),
             loss_of_symbols,
             adamw,
-            batch_size=16,
+            batch_size=16 * times,
             name="gpt",
             **common,
         ),
@@ -103,14 +107,16 @@ def by_ours(task: mh.Task, strategy: str, ranks: int, steps: int) -> Measured:
 
 
 def main() -> None:
-    models = tasks()
+    models = tasks(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--models", nargs="+", choices=models, default=list(models))
     parser.add_argument("--strategies", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--times", type=int, default=1)
     chosen = parser.parse_args()
+    models = tasks(chosen.times)
     cells = [(model, strategy) for model in chosen.models for strategy in chosen.strategies]
     options = {(model, strategy): options_of(models[model], strategy, chosen.ranks) for model, strategy in cells}
     found: dict[tuple[str, str], list[tuple[Measured, Measured]]] = {cell: [] for cell in cells}
@@ -122,7 +128,7 @@ def main() -> None:
             found[cell].append((ours, theirs))
             print(*cell, f"{ours.step_ms:.1f} against {theirs.step_ms:.1f} ms", file=sys.stderr, flush=True)
     show(
-        f"{chosen.ranks} ranks of one thread, median of {chosen.rounds} rounds of {chosen.steps} steps",
+        f"{chosen.ranks} ranks of one thread, batches x {chosen.times}, median of {chosen.rounds} rounds of {chosen.steps} steps",
         [row(*cell, pairs) for cell, pairs in found.items()],
         options={" ".join(cell): told for cell, told in options.items() if told},
     )

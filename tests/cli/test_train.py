@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,28 @@ def test_timings_say_where_the_time_went(command: Command, tmp_path: Path) -> No
     assert re.fullmatch(
         r"  \d+\.\d s since the start of the command: before the fit \d+\.\d(, [a-z]+ \d+\.\d)*", line
     ), line
+
+
+def test_the_age_of_a_command_is_not_that_of_a_rounded_boot() -> None:
+    """By the machine's boot time, a whole number of seconds, a command was up to a second older than it was."""
+    code = "from manyhands.cli.train import seconds_of_this_process; print(seconds_of_this_process())"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < float(done.stdout) < time.monotonic() - began + 0.02  # the kernel counts hundredths
+
+
+def test_torch_is_imported_without_looking_for_garbage() -> None:
+    """Python looked through all that torch's import makes again and again, which took a tenth of its time."""
+    code = """
+import gc, sys
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append("torch" in sys.modules))
+from manyhands.cli.inputs import begin
+begin("glyphs", "single")
+print("torch" in sys.modules, any(looks), gc.isenabled())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True False True\n"
 
 
 def test_ranks_import_torch_while_the_command_does(tmp_path: Path) -> None:

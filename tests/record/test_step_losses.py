@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from manyhands.record.step_losses import StepLosses, Together, as_recorded
+from manyhands.record.step_losses import MOST_RECORDED, StepLosses, Together, as_recorded, in_record
 from manyhands.record.thinned import thinned
 
 
@@ -36,6 +36,19 @@ def test_what_is_all_padding_has_no_loss_but_samples() -> None:
 def test_what_comes_after_a_step_was_handed_over_is_left_out() -> None:
     late = noted((3, 9.0, 1, 1.0), (4, 1.0, 1, 1.0), first=4)
     assert (late.samples, list(late.sums)) == (1, [1.0])
+
+
+def test_a_record_keeps_every_loss_or_means_of_several() -> None:
+    """A million steps made a record of 18 MB, and no number of steps was too many."""
+    assert in_record([1.0, math.nan, 3.0]) == (1, [1.0, None, 3.0])
+    few = [float(step) for step in range(MOST_RECORDED)]
+    assert in_record(few) == (1, few)
+    many = [*few, *few, math.nan, 7.0]
+    each, losses = in_record(many)
+    assert (each, len(losses)) == (3, 66_668)
+    assert losses[:2] == [1.0, 4.0]
+    assert losses[-1] == 7.0  # the last window has one step that is known
+    assert in_record([math.nan] * (MOST_RECORDED + 1))[1] == [None] * 50_001
 
 
 def test_a_step_takes_sixteen_bytes() -> None:

@@ -76,6 +76,7 @@ class Run(Presented):
     step_ms: dict[str, float] | None = None  # median, p10, p90
     epochs: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
+    steps_per_loss: int = 1  # more in fits of very many steps, where each loss is the mean of so many
     phases_ms: dict[str, float | None] | None = None  # null: a phase that cannot be seen (a script's)
     channels_last: bool | None = None  # whether the model's images lay in memory so (docs/benchmarks.md)
     wide_products: bool | None = None  # whether oneDNN made its large products of matrices (docs/benchmarks.md)
@@ -113,7 +114,6 @@ class Run(Presented):
         self.ema_weights: dict[str, Any] | None = None
         self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
         self.durations_ms: Sequence[float] = []  # of every step, the mean over ranks
-        self.steps_per_loss = 1  # a running run of very many steps tells its losses in units of several
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
 
@@ -142,7 +142,7 @@ class Run(Presented):
         return {f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def to_json(self) -> str:
-        """The record, a value per line; the losses, of which there may be a million, in one."""
+        """The record, a value per line; the losses, of which there may be very many, in one."""
         record = self.record()
         losses = json.dumps(record["losses"], allow_nan=False)
         text = json.dumps({**record, "losses": []}, indent=1, allow_nan=False)

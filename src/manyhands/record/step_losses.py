@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+MOST_RECORDED = 100_000  # losses in a record: two megabytes
 
 
 def _numbers() -> array[float]:
@@ -68,3 +70,16 @@ class Together:
 def as_recorded(means: Iterable[float]) -> list[float | None]:
     """As the record has them: None where a loss is not known."""
     return [None if math.isnan(mean) else mean for mean in means]
+
+
+def in_record(means: Sequence[float]) -> tuple[int, list[float | None]]:
+    """How many steps a recorded loss stands for, and the losses: of each step, or the mean of several where there are very
+    many steps."""
+    each = max(1, -(-len(means) // MOST_RECORDED))
+    if each == 1:
+        return 1, as_recorded(means)
+    rows = -(-len(means) // each)
+    padded = np.full(rows * each, math.nan)
+    padded[: len(means)] = means
+    windows = np.ma.masked_invalid(padded.reshape(rows, each))
+    return each, as_recorded(windows.mean(axis=1).filled(math.nan).tolist())

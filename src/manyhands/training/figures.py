@@ -19,7 +19,7 @@ import torch
 from ..data.batches import Batch
 from ..data.order import PlannedStep
 from ..record.running_totals import RunningTotals
-from ..record.step_losses import as_recorded
+from ..record.step_losses import in_record
 from ..record.summary import summarise
 from ..strategies.contract import Loss, Worker
 from ..world.rank import Rank
@@ -139,8 +139,10 @@ class RankFigures(Observer):
         if self._resumed_step or self.survive:  # ranks may have been others before, or have died
             record["samples"] = self._all_samples(everyone)
             record["samples_per_second"] = record["samples"] / record["seconds"]
+        steps_per_loss, losses = in_record(self.history.losses)
         record.update(
-            losses=as_recorded(self.history.losses),
+            losses=losses,
+            steps_per_loss=steps_per_loss,
             updates=self._all_updates(everyone),
             epochs=self.history.epochs,
             test=self.history.test,

@@ -168,6 +168,14 @@ def test_a_refused_fit_opens_none_and_a_failed_one_is_told_so(tmp_path: Path) ->
     assert [verb for verb, _ in kept.told][-2:] == ["end", "close"]
 
 
+def test_a_loss_of_several_steps_stands_at_the_last_of_them(tmp_path: Path) -> None:
+    """Records of very many steps have means of several; numbered by their place, a curve of a million steps ended at 100,000."""
+    run = Run("task", "ddp", steps=7, losses=[3.0, 2.0, None], steps_per_loss=3)
+    session = mh.trackers.Csv(tmp_path).open(About("tiny", {}))
+    session.end(run, None)
+    assert (tmp_path / "steps.csv").read_text().split() == ["step,loss", "3,3.0", "6,2.0", "7,"]
+
+
 def test_hooks(tmp_path: Path) -> None:
     """In calls of one's own, with the figures that callbacks see."""
     with mh.trackers.Csv(tmp_path / "mine") as tracker:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.run import PHASES, Run, environment
-from ...record.step_losses import StepLosses, Together, as_recorded
+from ...record.step_losses import StepLosses, Together, in_record
 from ...record.summary import summarise, timeline
 from .board import EVALUATION, FIRST, LOSS, SAMPLES, STEPS, TOTALS, UNKNOWN, Board
 
@@ -42,7 +42,7 @@ def fill(run: Run, board: Board, left: Sequence[dict[str, Any]], began: float) -
     else:
         run.batch_size = _batch_size(figures)
     if any(item["losses"] for item in figures):
-        run.losses = as_recorded(Together.of(map(_losses, figures), run.steps).means())
+        run.steps_per_loss, run.losses = in_record(Together.of(map(_losses, figures), run.steps).means().tolist())
     _forget_unseen(run, figures)
     run.timeline = timeline(figures)
 

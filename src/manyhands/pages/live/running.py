@@ -5,9 +5,8 @@ from __future__ import annotations
 from ...errors import BadInput
 from ...record.live_state import State
 from ...record.run import SCHEMA, Run
+from ...record.step_losses import MOST_RECORDED
 from ...record.untrusted import fits
-
-MOST_LOSSES = 200_000  # a curve of more steps is shown in units of several
 
 
 def as_run(state: State, status: str, reason: str | None = None) -> Run:
@@ -35,7 +34,7 @@ def _losses(state: State) -> tuple[int, list[float | None]]:
     """One entry per step, or per so many steps, as a record has them; what is in between is not known."""
     points = [(step, loss) for step, loss in state["curve"] if step > 0 and fits(loss, float)]
     last = max((step for step, _ in points), default=0)
-    each = max(1, -(-last // MOST_LOSSES))
+    each = max(1, -(-last // MOST_RECORDED))
     losses: list[float | None] = [None] * -(-last // each)
     for step, loss in points:
         losses[(step - 1) // each] = loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class _Files(Session):
     def end(self, run: Run, page: str | None) -> None:
         """What the record knows takes the place of what was written on the way: it has the steps before a resume too."""
         if run.losses:
-            _write(self._place / f"{STEPS}.csv", ["step", "loss"], enumerate(run.losses, start=1))
+            _write(self._place / f"{STEPS}.csv", ["step", "loss"], _by_step(run))
         if run.epochs:
             headings = list(dict.fromkeys(name for entry in run.epochs for name in entry))
             _write(
@@ -62,6 +62,11 @@ class _Files(Session):
 
     def close(self, status: str) -> None:
         """No file is open."""
+
+
+def _by_step(run: Run) -> Iterator[tuple[int, float | None]]:
+    """The last step that each loss stands for, and the loss."""
+    return ((min(place * run.steps_per_loss, run.steps), loss) for place, loss in enumerate(run.losses, start=1))
 
 
 def _write(path: Path, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -50,6 +50,7 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, _reap)  # not ignored: the kernel would forget how much time the ranks have used
     when_parent_ends(signal.SIGCONT)
+    gc.disable()  # nothing that an import makes is garbage, and looking for it takes a tenth of the time
     from ...model.without_compiler import step_without_compiler
     from .rank_process import rank_process  # imports torch: the point of this process
 
@@ -57,6 +58,7 @@ def serve(requests: socket.socket) -> None:
     _import(["manyhands.world.shm"])  # as ranks on CPU do when they connect
     gc.collect()
     gc.freeze()  # forked pages stay shared
+    gc.enable()
     server = os.getpid()
     while True:
         message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
