@@ -18,7 +18,7 @@ from loop_overhead import make_model
 from tables import show
 from torch import Tensor, nn
 
-from manyhands.model.layout import channels_last_pays, lay_channels_last
+from manyhands.model.layout import channels_last_may_pay, channels_last_pays, lay_channels_last
 from manyhands.tasks.models import mobilenetv2
 from manyhands.world.launch.rank_process import keep_freed_memory
 
@@ -138,7 +138,10 @@ def compare(first: Callable[[], None], last: Callable[[], None], rounds: int) ->
 
 def chosen(make: Callable[[], nn.Module], images: Tensor) -> bool:
     target = torch.zeros(2, dtype=torch.int64)
-    return channels_last_pays(make(), lambda model: nn.functional.cross_entropy(model(images[:2]), target))
+    model = make()
+    return channels_last_may_pay(model) and channels_last_pays(
+        model, lambda model: nn.functional.cross_entropy(model(images[:2]), target)
+    )
 
 
 def main() -> None:

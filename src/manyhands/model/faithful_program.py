@@ -21,7 +21,7 @@ from .tracer import Run
 
 
 def faithful_program(
-    model: nn.Module, example: Any, fewer: Any, strategy: str, stages: int, run: Run
+    model: nn.Module, example: Any, fewer: Any, many: Any, strategy: str, stages: int, run: Run
 ) -> tuple[Program, tuple[Operation, ...] | None]:
     """A program that does what the model does, opened as deep as that holds, and its operations in the other mode.
 
@@ -51,7 +51,7 @@ def faithful_program(
             program = replace(program, written=program.written | kept.written)
             if own and whole == own and len(find_seams(program, model)) + 1 < stages:
                 continue
-            _compare(model, program, example, fewer, run)
+            _compare(model, program, example, fewer, many, run)
             return program, _other_mode(model, program, example, run)
         except CannotTrace as problem:
             problems.append(problem)
@@ -91,8 +91,8 @@ def _other_mode(model: nn.Module, program: Program, example: Any, run: Run) -> t
     return other.operations if same and fixed and other.output == program.output else None
 
 
-def _compare(model: nn.Module, program: Program, example: Any, fewer: Any, run: Run) -> None:
-    """Outputs and gradients of the operations must be the model's, for the example and for fewer samples."""
+def _compare(model: nn.Module, program: Program, example: Any, fewer: Any, many: Any, run: Run) -> None:
+    """Outputs and gradients of the operations must be the model's, for the example and for fewer samples; outputs for many."""
     name = type(model).__name__
     whole = Cut.of(model, program, None, (0, len(program.operations)), (), example)
     mirror = copy.deepcopy(model)
@@ -113,17 +113,18 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any, run: 
         raise CannotTrace(name, f"its steps cannot be run: {str(problem).partition(';')[0]}") from problem
     if not _close(expected, found):
         raise CannotTrace(name, "written down as steps it gives other outputs or gradients than the model")
-    try:
-        expected = _behaviour(itself, parameters, fewer)
-    except Exception:
-        return  # the model itself cannot take so few
-    try:
-        same = _close(expected, _behaviour(composed, same_parameters, fewer))
-    except Exception as problem:
-        why = str(problem).partition(";")[0]
-        raise CannotTrace(name, f"its forward depends on the number of samples: {why}") from problem
-    if not same:
-        raise CannotTrace(name, "its forward depends on the number of samples")
+    for input, behaviour in ((fewer, _behaviour), *(() if many is None else ((many, _outputs),))):
+        try:
+            expected = behaviour(itself, parameters, input)
+        except Exception:
+            continue  # the model itself cannot take so few
+        try:
+            same = _close(expected, behaviour(composed, same_parameters, input))
+        except Exception as problem:
+            why = str(problem).partition(";")[0]
+            raise CannotTrace(name, f"its forward depends on the number of samples: {why}") from problem
+        if not same:
+            raise CannotTrace(name, "its forward depends on the number of samples")
 
 
 def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter], input: Any) -> list[Tensor | None]:
@@ -139,6 +140,12 @@ def _behaviour(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter]
     if ends:
         torch.autograd.backward(ends, slopes)  # not autograd.grad: reentrant checkpoints refuse to be part of it
     return [*outputs, *(source.grad for source in sources)]
+
+
+@torch.no_grad()
+def _outputs(run: Callable[[Any], Any], parameters: Mapping[str, nn.Parameter], input: Any) -> list[Tensor | None]:
+    torch.manual_seed(0)
+    return list(nest.leaves(run(nest.each(input, torch.clone))))
 
 
 def _close(expected: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> bool:

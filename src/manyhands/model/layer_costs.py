@@ -22,6 +22,8 @@ from .calling import Calling
 from .program import Operation, Program
 from .trace import CannotTrace, trace
 
+FEWEST_PASSES, LONG_SECONDS = 2, 0.5
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -84,8 +86,9 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
     """The costs of each operation of a program. Steps run one by one, each on its own small graph.
 
     The least of several passes counts, not the median: whatever else the machine does can only add to a time, and one
-    disturbed layer would move the cut.
+    disturbed layer would move the cut. Two are enough where they take long.
     """
+    began = time.monotonic()
     last = program.readers
     for name, constant in program.constants.items():  # the trace found them in a copy of its own
         owner, _, own = name.rpartition(".")
@@ -93,8 +96,10 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
             setattr(model.get_submodule(owner), own, constant)
     saved: list[int] = []
     times: list[list[tuple[float, float]]] = [[] for _ in program.operations]
-    layers: list[Layer] = []
     for turn in range(passes + 1):
+        if turn > FEWEST_PASSES and time.monotonic() - began > LONG_SECONDS:
+            break
+        layers = []
         values: dict[int, Any] = dict(enumerate(nest.leaves(example)))
         for index, operation in enumerate(program.operations):
             if turn == 0:  # warms up, and looks at what is saved, which takes time
@@ -104,7 +109,6 @@ def measure(program: Program, model: nn.Module, example: Any, passes: int = 5) -
             else:
                 forward, backward, result = _timed(operation, model, values)
                 times[index].append((forward, backward))
-            if turn == passes:
                 layers.append(_layer(operation, model, result, saved[index], times[index]))
             if program.mutations:
                 result = _really(operation, model, values, result)

@@ -98,23 +98,27 @@ def _estimate() -> Any:
     return Estimate()
 
 
-def channels_last_pays(model: nn.Module, pass_through: Callable[[nn.Module], Tensor]) -> bool:
-    """Whether this model had better have its channels last. `pass_through` runs it over a few samples; the model is spent.
+def channels_last_may_pay(model: nn.Module) -> bool:
+    """Whether it is worth a copy of the model to find out: it has images and has not chosen a layout itself.
 
-    One that is no better off, has chosen for itself, or does not work in the other layout (a `view` of an activation
-    fails there) stays as it is.
+    The costs were measured with oneDNN on x86 alone; InstanceNorm copies what has its channels last.
     """
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    chosen = any(not parameter.is_contiguous() for parameter in model.parameters())
-    # measured with oneDNN on x86 alone; InstanceNorm copies what has its channels last
-    if not convolutions or chosen or not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
-        return False
-    if DISPATCH_MODE.found is None:
-        return False
-    if platform.machine() not in ("x86_64", "AMD64") or any(
-        isinstance(module, nn.InstanceNorm2d) for module in model.modules()
-    ):
-        return False
+    return (
+        platform.machine() in ("x86_64", "AMD64")
+        and torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
+        and DISPATCH_MODE.found is not None
+        and any(isinstance(module, nn.Conv2d) for module in model.modules())
+        and not any(isinstance(module, nn.InstanceNorm2d) for module in model.modules())
+        and all(parameter.is_contiguous() for parameter in model.parameters())
+    )
+
+
+def channels_last_pays(model: nn.Module, pass_through: Callable[[nn.Module], Tensor]) -> bool:
+    """Whether a model that may be had better have its channels last. `pass_through` runs it over a few samples; it is spent.
+
+    One that is no better off or does not work in the other layout (a `view` of an activation fails there) stays as it is.
+    """
     try:
         model.eval()
         with torch.no_grad(), _estimate() as estimate:

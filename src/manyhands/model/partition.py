@@ -43,6 +43,7 @@ def cut(
     *,
     call: str | Run | None = None,
     fewer: Any = None,
+    many: Any = None,
     strategy: str = "pipeline",
     option: str = "--ranks",
 ) -> Cut:
@@ -50,7 +51,8 @@ def cut(
 
     `call` is how the model takes its input: "one", "args" (`model(*example)`) or "kwargs" (`model(**example)`); without
     it what fits the signature of its forward. A function of model and input says what of the output is wanted, too.
-    `fewer` is one of another number of samples; without it, `example` less the last row of each tensor.
+    `fewer` is one of another number of samples; without it, `example` less the last row of each tensor. `many` is one of more
+    samples, to measure the layers with; the rest takes several passes, for which a few samples are enough.
     `balance` says what the stages are to have equal shares of: "time", "parameters" or "memory" (weights, gradients and
     what is kept for the backward pass). By hand: the number of layers of each stage, or the names of the layers that
     the second and later stages begin with. `strategy` and `option` are for the message where it cannot be done.
@@ -73,8 +75,8 @@ def cut(
             )
         if fewer is None:
             fewer = nest.each(example, lambda tensor: tensor[:-1] if tensor.dim() and len(tensor) > 1 else tensor)
-        program, other = faithful_program(mirror, example, fewer, strategy, stages, run)
-        layers = measure(program, copy.deepcopy(mirror), example)
+        program, other = faithful_program(mirror, example, fewer, many, strategy, stages, run)
+        layers = measure(program, copy.deepcopy(mirror), example if many is None else many)
     seams = find_seams(program, model)
     if stages > (most := len(seams) + 1):
         raise Refused(
@@ -86,7 +88,7 @@ def cut(
     else:
         chosen = _by_hand(balance, program, model, seams, stages)
     bounds = (0, *chosen, len(program.operations))
-    return Cut.of(model, program, other, bounds, layers, example)
+    return Cut.of(model, program, other, bounds, layers, example if many is None else many)
 
 
 def _computed(model: nn.Module) -> str | None:
@@ -109,8 +111,9 @@ def _reached_from_outside(model: nn.Module, mirror: nn.Module, example: Any, run
             found.extend(own[id(tensor)] for tensor in nest.leaves((args, kwargs or {})) if id(tensor) in own)
             return function(*args, **(kwargs or {}))
 
+    watched, given = copy.deepcopy(mirror), nest.each(example, torch.clone)
     with suppress(Exception), torch.no_grad(), Watch():  # a model that fails is refused with its own reason
-        run(copy.deepcopy(mirror), nest.each(example, torch.clone))
+        run(watched, given)
     return found[0] if found else None
 
 

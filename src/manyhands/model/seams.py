@@ -39,8 +39,9 @@ def _closed(program: Program, model: nn.Module) -> set[int]:
     closed: set[int] = set()
     for value, operation in program.mutations:
         closed.update(range(max(value - program.first, -1) + 1, operation + 1))
+    used = [operation.uses(model) for operation in program.operations] if program.written else []
     for name in program.written:
-        users = [index for index, operation in enumerate(program.operations) if name in operation.uses(model)]
+        users = [index for index, names in enumerate(used) if name in names]
         if users:
             closed.update(range(users[0] + 1, users[-1] + 1))
     return closed

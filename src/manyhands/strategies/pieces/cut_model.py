@@ -16,8 +16,9 @@ from ...model.wide_products import wide_products
 from ..contract import Strategy, refuse
 from ..job import Job
 
-EXAMPLE, FEWEST = 32, 4  # samples the costs of layers are measured with: fewer where
-FORWARD_SECONDS = 0.25  # a pass over them takes longer, of which cutting makes two dozen
+FEW = 3  # samples that the model is looked through with
+MANY = 32  # samples that the costs of layers are measured with: fewer where
+FORWARD_SECONDS = 0.1  # a forward pass over them takes longer
 Balance = tuple[int, ...] | str
 
 
@@ -38,8 +39,11 @@ def cut_model(
         raise refuse(
             strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
         )
-    samples = _affordable(job, min(EXAMPLE, job.task.batch_size, len(job.train)))
-    example, fewer = _input(job, samples), _input(job, max(samples - 1, 1))
+    most = min(job.task.batch_size, len(job.train))
+    few = min(FEW, most)
+    example, fewer, many = (
+        _input(job, count) for count in (few, max(few - 1, 1), _affordable(job, few, min(MANY, most)))
+    )
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
         raise refuse(
             strategy,
@@ -61,6 +65,7 @@ def cut_model(
             asked,
             call=job.calling.needed,
             fewer=fewer,
+            many=many,
             strategy=strategy.name,
             option=option,
         )
@@ -74,9 +79,9 @@ def cut_model(
     return pieces
 
 
-def _affordable(job: Job, most: int) -> int:
-    """So many samples, or fewer where a pass takes long."""
-    if most <= FEWEST:
+def _affordable(job: Job, least: int, most: int) -> int:
+    """The most samples, or fewer where a pass takes long."""
+    if most <= least:
         return most
     seconds = 0.0
     with suppress(Exception), untouched(job.model) as mirror, torch.no_grad():  # cutting says what is wrong
@@ -84,7 +89,7 @@ def _affordable(job: Job, most: int) -> int:
             began = process_time()
             job.calling.needed(mirror, _input(job, 2))
             seconds = process_time() - began
-    return min(most, max(FEWEST, int(2 * FORWARD_SECONDS / max(seconds, 1e-6))))
+    return min(most, max(least, int(2 * FORWARD_SECONDS / max(seconds, 1e-6))))
 
 
 def _growing(more: Any, fewer: Any) -> str:

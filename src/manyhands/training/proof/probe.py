@@ -19,7 +19,7 @@ from ...data import nest
 from ...data.process_state import seeded
 from ...errors import BadInput
 from ...model.call_choice import refuse_wrong_call
-from ...model.layout import channels_last_pays, lay_channels_last
+from ...model.layout import channels_last_may_pay, channels_last_pays, lay_channels_last
 from ...model.wide_products import counted_products
 from ...strategies.job import Job, Proof
 from .find_weight import find_weight
@@ -107,6 +107,8 @@ def _check(job: Job, trial: Trial, before: dict[str, nn.Parameter], output: Any,
 
 def _choose_layout(job: Job, input: Any, target: Any) -> None:
     """Lay the model's images out with channels last, where its layers are faster so on CPU."""
+    if not channels_last_may_pay(job.model):
+        return
     model, calling, _ = job.copies()
     if channels_last_pays(model, lambda model: calling.loss_of(calling.output(model, input), target)):
         job.model = lay_channels_last(job.model)
