@@ -142,7 +142,7 @@ def _fit(row: Contender, settings: FitSettings, task: Task | None = None) -> Run
     if row.strategy is None:
         return _without_figures(row, "refused", str(row.refusal))
     try:
-        return run_fit(task or row.task, row.strategy, replace(settings, threads=row.threads))
+        return run_fit(task or row.task, row.strategy, replace(settings, threads=row.threads, tried=row.tried))
     except (Refused, RankFailed) as problem:
         status = "refused" if isinstance(problem, Refused) else "failed"
         run = problem.run or _without_figures(row, status, str(problem))

@@ -15,6 +15,7 @@ from ..strategies.contract import Strategy, processes
 from ..strategies.table import HANDFUL, strategy_class
 from ..task import Task
 from ..training.attempts import preload
+from ..training.proof.tried import Tried
 from ..training.settings import FitSettings
 from ..world.devices import default_ranks
 from ..world.engines.engine import Engine
@@ -33,6 +34,7 @@ class Contender:
     refusal: str | None = None
     counted: bool = False  # another row has this name and other ranks
     task: Task = field(init=False)
+    tried: Tried = field(init=False)  # of rows with this task
     batch_per_rank: int | None = None  # where batches grow with the ranks
     notes: list[str] = field(default_factory=list)
     run: Run | None = None

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..record.run import Run
 from ..task import Task
+from ..training.proof.tried import Tried
 from .contenders import Contender
 
 Recipe = Callable[[int], Task]  # the task for a batch size
@@ -18,6 +19,7 @@ Recipe = Callable[[int], Task]  # the task for a batch size
 
 def give_tasks(task: Task, rows: Iterable[Contender], scale_batch: bool | Recipe) -> None:
     """Every row its task: the same one, or one whose batch is the task's times the ranks of the row."""
+    tried: dict[int, Tried] = {}
     made = cache(scale_batch) if callable(scale_batch) else lambda batch: task
     for row in rows:
         row.task = task
@@ -29,6 +31,7 @@ def give_tasks(task: Task, rows: Iterable[Contender], scale_batch: bool | Recipe
                 row.notes.append(
                     f"batch of {batch}: {task.batch_size} for each of {row.ranks} ranks; {_rate(task, row.task)}"
                 )
+        row.tried = tried.setdefault(row.task.batch_size, Tried())
 
 
 def too_few_samples(run: Run) -> list[str]:

@@ -20,6 +20,7 @@ from ..errors import BadInput, RankFailed, Refused
 from ..record.run import Run
 from ..strategies.contract import Strategy
 from ..task import Task
+from ..training.proof.tried import Tried
 from ..training.run_fit import run_fit
 from ..training.settings import FitSettings
 
@@ -41,6 +42,10 @@ class Variant:
     problem: str | None = None  # why it cannot be run
     pace: float | None = None  # seconds per step, as last seen
     fewest: int = FEWEST  # steps of a slice
+
+    def __post_init__(self) -> None:
+        """All its slices are the same job."""
+        self.settings = replace(self.settings, tried=self.settings.tried or Tried())
 
     @property
     def runs(self) -> list[Run]:

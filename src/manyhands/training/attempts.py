@@ -16,7 +16,7 @@ from ..model import torch_internals
 from ..model.wide_products import wide_products
 from ..model.without_compiler import COMPILER
 from ..record.run import Run
-from ..strategies.contract import Strategy, admit, check_stream, divides, exactness, processes, refuse, with_ranks
+from ..strategies.contract import Strategy, admit, check_stream, exactness, processes, refuse, with_ranks
 from ..strategies.job import Job
 from ..world.engines.engine import Engine, World
 from ..world.health.heartbeats import Board
@@ -29,7 +29,7 @@ from .checkpoints.checkpoint import Checkpoint, published, step_of
 from .evaluate import failing_metric
 from .orders import RankOrders
 from .origin import RANKS_CHANGED, Origin, ranks_changed
-from .proof.probe import probe
+from .proof.tried import Tried
 from .rank_training import Outcome, RankTraining
 from .settings import FitSettings
 
@@ -52,6 +52,7 @@ class Attempts:
         self.engine, self.record, self.show, self.began = engine, run, show, began
         self.launched: float | None = None  # when its ranks were asked for,
         self.started: float | None = None  # and when its steps began
+        self._tried = settings.tried or Tried()
         self.callbacks = {"on_step": settings.on_step, "on_epoch": settings.on_epoch}
         self.origin = Origin(job, settings, engine, run, self.hear)
         self.asked = strategy  # the one that runs may have fewer ranks for a while
@@ -82,7 +83,7 @@ class Attempts:
             preload(strategy, self.settings),
         )
         with engine.joined(world, self.hear, self._answer):
-            job.prepared = engine.once(lambda: strategy.prepare(job))
+            job.prepared = engine.once(lambda: self._tried.prepare(job, strategy))
             return self._attempt_until_done(engine.once(where))
 
     # ------------------------------------------------------------ before the ranks start
@@ -108,7 +109,7 @@ class Attempts:
     def _try_out(self) -> None:
         """Try the job on a few samples, and say in the record what follows from it."""
         job, strategy, run = self.job, self.strategy, self.record
-        probe(job, self.devices, divided=divides(strategy))
+        self._tried.try_out(job, strategy, self.devices)
         run.channels_last, run.wide_products, run.call = job.channels_last, job.wide_products, job.calling.call
         run.weight = None if job.weight is None else "given" if job.task.weight else str(job.weight)
         run.exact, run.exact_reason = exactness(strategy, job)

@@ -17,6 +17,7 @@ from ..world.engines.choose import On
 from ..world.rank import Rank
 from .checkpoints.interval import Interval, interval
 from .notebook import Cell
+from .proof.tried import Tried
 
 Callback = Callable[[Any], Any]  # sees the figures of a step or an epoch; ends the run by returning true
 _STEP = {item.name for item in fields(StepSettings)}
@@ -42,6 +43,7 @@ class FitSettings:
     log: Chosen = None  # trackers by name ("wandb,csv") or as objects
     logs: Logs | None = None  # those of a comparison, which ends them itself
     time_limit: float | None = None  # seconds for the whole fit
+    tried: Tried | None = field(default=None, repr=False, compare=False)  # of earlier fits of this job, in a study
     command: str | None = None  # for the record: what was typed,
     source: str | None = None  # and what finds the task again
     fault: Callable[[Rank, int], None] | None = (

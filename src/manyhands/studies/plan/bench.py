@@ -20,6 +20,7 @@ from ...strategies import make_strategy
 from ...strategies.contract import Strategy
 from ...strategies.job import Job
 from ...task import Task
+from ...training.proof.tried import Tried
 from ...training.settings import FitSettings
 from ..contenders import Contender
 from ..doctor.machine import free_memory
@@ -43,6 +44,7 @@ class Bench:
     def __init__(self, task: Task, job: Job, settings: FitSettings, say: Say, longest_step: float, needed: Needs):
         self.task, self.job, self.settings, self.say = task, job, settings, say
         self.longest_step, self.needed = longest_step, needed  # seconds
+        self._tried = Tried()  # of slices with the whole batch
         self.batch = min(task.batch_size, job.order.read)  # samples of a step
         self._parts: dict[tuple[int, int], Variant] = {}  # (threads, samples)
         self._least: list[Variant] = []  # of them, those without which nothing can be said
@@ -65,7 +67,8 @@ class Bench:
         if not self.job.endless:  # long enough for any slice
             per_epoch = max(1, len(self.job.train) // task.batch_size)
             step = replace(step, epochs=max(self.job.epochs, math.ceil(MOST / per_epoch)))
-        return Variant(label, task, strategy, replace(self.settings, step=step, threads=threads))
+        tried = self._tried if samples is None else None
+        return Variant(label, task, strategy, replace(self.settings, step=step, threads=threads, tried=tried))
 
     def add_parts(self, threads: int, most: int) -> None:
         """Halves of the batch down to the smallest shard, and at least to a quarter: pipelines cut batches as well. Where
