@@ -191,6 +191,20 @@ def test_ranks_that_do_not_fit_into_memory_are_not_started_side_by_side(monkeypa
     assert sorted(found.crowding) == [2, 4, 8]
 
 
+def test_a_start_includes_what_is_tried_once_for_all_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices stopped trying their task out each time, and a fit by itself was forecast to start 3 s earlier than it does."""
+
+    def slice_of(variant: Variant, seconds: float) -> Run:
+        assert variant.settings.tried is not None
+        variant.settings.tried.seconds = 3.0
+        run = Run("toy", "single", batch_size=variant.task.batch_size, phases_ms={"forward": 1.0}, startup_seconds=0.5)
+        run.durations_ms, run.seconds, run.timings = [1.0] * 40, 0.04, {"checks": 0.25}
+        return run
+
+    found, _, _ = calibrated(monkeypatch, 2, [2], slices=slice_of)
+    assert found.startup_seconds == 3.25
+
+
 def test_single_is_measured_once_for_its_row_and_for_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread with the whole batch was sliced twice in every round: once as a cost, once as a row."""
     found, labels, _ = calibrated(monkeypatch, cores=2, ranks=[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +22,15 @@ class Tried:
     def __init__(self) -> None:
         self._found: dict[bool, dict[str, Any]] = {}
         self._prepared: dict[Strategy, Any] = {}
+        self.seconds = 0.0  # that trying it out took
 
     def try_out(self, job: Job, strategy: Strategy, devices: Sequence[torch.device]) -> None:
         """Refuse what cannot work, and tell the job what its model and loss are like (probe.py)."""
         divided = divides(strategy)
         if divided not in self._found:
+            began = time.monotonic()
             probe(job, devices, divided=divided)
+            self.seconds = max(self.seconds, time.monotonic() - began)
             self._found[divided] = {name: getattr(job, name) for name in FOUND}
             return
         for name, value in self._found[divided].items():
