@@ -41,9 +41,8 @@ def cut_model(
         )
     most = min(job.task.batch_size, len(job.train))
     few = min(FEW, most)
-    example, fewer, many = (
-        _input(job, count) for count in (few, max(few - 1, 1), _affordable(job, few, min(MANY, most)))
-    )
+    many = _affordable(job, few, min(MANY, most))
+    example, fewer = _input(job, few), _input(job, max(few - 1, 1))
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
         raise refuse(
             strategy,
@@ -65,7 +64,7 @@ def cut_model(
             asked,
             call=job.calling.needed,
             fewer=fewer,
-            many=many,
+            many=_input(job, many) if many > few else None,
             strategy=strategy.name,
             option=option,
         )
