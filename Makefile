@@ -67,7 +67,7 @@ soak: .venv/ready-dev
 
 # Where a GPU is; uses the interpreter that is there (make test-gpu PYTHON=python3), whose torch may warn of other things.
 test-gpu:
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests/gpu tests/data/test_augment.py \
+	PYTHONPATH=$(CURDIR)/src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests/gpu tests/data/test_augment.py \
 		-p no:cacheprovider -p no:benchmark -o filterwarnings=default
 
 # One line per file in docs/architecture.md, from the docstrings.

@@ -42,6 +42,8 @@ def begin(task: str | None, *strategies: str, on: str = "local") -> None:
 
 def import_torch() -> None:
     """Without looking for garbage among the hundred thousand objects that it makes and keeps: a tenth of its time."""
+    if "torch" in sys.modules:
+        return
     gc.disable()
     try:
         import torch  # noqa: F401
