@@ -57,6 +57,14 @@ def test_phases_of_the_chart_are_those_of_the_record(runs: list[Run]) -> None:
     assert hidden["base"] == [pytest.approx(begins, rel=1e-3)]
 
 
+def test_the_steps_of_a_tiny_model_are_not_all_zeros(make: Make) -> None:
+    """Phases of hundredths of a millisecond were labelled 0.0."""
+    for scale, label in ((1.0, "1.0"), (0.1, "0.10"), (0.01, "0.010")):
+        run = make("single", phases_ms=dict.fromkeys(PHASES, 0.0) | {"forward": scale, "backward": 2 * scale})
+        chart = next(chart for chart in data_of(page([run])) if chart["id"] == "phases")
+        assert label in [text for trace in chart["data"] for text in trace["text"]]
+
+
 def test_overlapped_communication_gets_a_bar_of_its_own(runs: list[Run]) -> None:
     def widths(shown: list[Run]) -> set[float]:
         chart = next(chart for chart in data_of(page(shown)) if chart["id"] == "timeline")

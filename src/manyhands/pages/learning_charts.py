@@ -32,7 +32,7 @@ def _loss_by_steps(run: Run) -> Points:
 
 def _loss_by_time(run: Run) -> Points:
     """An epoch's seconds spread evenly over its steps."""
-    steps, ends = len(run.losses or []) * run.steps_per_loss, [(0, 0.0)]  # steps and seconds at the end of every epoch
+    steps, ends = len(run.losses or []) * _each(run), [(0, 0.0)]  # steps and seconds at the end of every epoch
     for epoch in run.epochs or []:
         seconds, samples = number(epoch.get("seconds")), number(epoch.get("samples"))
         if not seconds or not samples or not run.batch_size or ends[-1][0] == steps:
@@ -53,8 +53,13 @@ def _windows(place: Callable[[int], float], run: Run) -> Points:
         window = losses[start : start + size]
         known = window[np.isfinite(window)]
         if known.size:
-            points.append((place((start + window.size) * run.steps_per_loss), float(known.mean())))
+            points.append((place((start + window.size) * _each(run)), float(known.mean())))
     return points
+
+
+def _each(run: Run) -> int:
+    """How many steps a loss stands for."""
+    return run.steps_per_loss or 1
 
 
 def _window(run: Run) -> int:
@@ -69,7 +74,7 @@ def _loss(unit: str, unit_name: str, found: list[tuple[Series, Points]]) -> Draw
     fig = figure(220, {"title": unit, "rangemode": "tozero"}, y, legend=names)
     for item, points in found:
         _add_curve(fig, item, points, "loss %{y:.4g} at %{x:.4~g}", mode="lines" if len(points) > 1 else "markers")
-    window = max(_window(item.run) * item.run.steps_per_loss for item, _ in found)
+    window = max(_window(item.run) * _each(item.run) for item, _ in found)
     caption = f"Each point is the mean of up to {window} steps." if window > 1 else "Each point is one step."
     caption += " The scale of the loss is logarithmic." if steep else ""
     rows = [

@@ -17,6 +17,7 @@ Phases = dict[str, float]
 def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
     used = [phase for phase in PHASES if any(times[phase] for _, times in found)]
     longest = max(sum(times.values()) for _, times in found)
+    digits = 1 if longest >= 2 else 2 if longest >= 0.2 else 3  # steps of a tiny model take hundredths of a millisecond
     rows = even_rows([item for item, _ in found])
     fig = rows_figure(rows, 40, {"title": "milliseconds per step"}, barmode="stack", legend=legend(used))
     for phase in used:
@@ -29,7 +30,7 @@ def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
             phase_marker(phase),
             "%{fullData.name}: %{x:.3~g} ms, %{customdata[1]} of the step<extra>%{customdata[0]}</extra>",
             name=phase,
-            text=[f"{value:.1f}" if value > longest / 12 and not PATTERNS[phase] else "" for value in values],
+            text=[f"{value:.{digits}f}" if value > longest / 12 and not PATTERNS[phase] else "" for value in values],
             insidetextanchor="middle",
             textangle=0,
             constraintext="none",
@@ -43,7 +44,7 @@ def phases_chart(found: list[tuple[Series, Phases]]) -> Drawing:
         hidden = number(item.run.overlapped_communication_ms)
         figures = [*(times[phase] for phase in used), sum(times.values())]
         cells = [
-            *(f"{value:.2f}" for value in figures),
+            *(f"{value:.{digits + 1}f}" for value in figures),
             percent(lost_share(item.run) or 0.0),
             "-" if hidden is None else f"{hidden:.2f}",
         ]
