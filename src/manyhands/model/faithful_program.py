@@ -117,7 +117,7 @@ def _compare(model: nn.Module, program: Program, example: Any, fewer: Any, many:
         try:
             expected = behaviour(itself, parameters, input)
         except Exception:
-            continue  # the model itself cannot take so few
+            continue  # the model itself cannot take so many
         try:
             same = _close(expected, behaviour(composed, same_parameters, input))
         except Exception as problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from manyhands.strategies import make_strategy
 from manyhands.strategies.job import StepSettings
@@ -18,6 +20,28 @@ def test_a_model_whose_passes_take_long_is_cut_with_fewer_samples(monkeypatch: p
     assert cut.samples == 32
     monkeypatch.setattr(module, "FORWARD_SECONDS", 1e-9)
     fewer = module.cut_model(make_strategy("pipeline", 2), job, 2, "time")
-    assert fewer.samples == 3
+    assert fewer.samples == 4
     sizes = [[layer.activation_bytes / one.samples for layer in one.layers] for one in (cut, fewer)]
     assert sizes[0] == sizes[1]
+
+
+class InGroups(nn.Module):
+    """Takes its samples in groups of so many."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.first, self.last = size, nn.Linear(20, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = self.first(x.flatten(1)).view(-1, self.size, 16)
+        return self.last(torch.relu(groups - groups.mean(1, keepdim=True)).flatten(0, 1))
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_model_that_takes_samples_in_groups_is_cut(size: int) -> None:
+    """Looked through with three samples, models that pair theirs were refused."""
+    job = build(
+        make_task(model=lambda: InGroups(size), train=(torch.randn(64, 20), torch.zeros(64).long()), batch_size=64),
+        StepSettings(),
+    )
+    assert module.cut_model(make_strategy("pipeline", 2), job, 2, "time").samples == 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from time import process_time
 from typing import Any
 
@@ -16,7 +15,7 @@ from ...model.wide_products import wide_products
 from ..contract import Strategy, refuse
 from ..job import Job
 
-FEW = 3  # samples that the model is looked through with
+FEW = 4  # samples that the model is looked through with
 MANY = 32  # samples that the costs of layers are measured with: fewer where
 FORWARD_SECONDS = 0.1  # a forward pass over them takes longer
 Balance = tuple[int, ...] | str
@@ -39,9 +38,7 @@ def cut_model(
         raise refuse(
             strategy, "cannot look into a scripted model to cut it; give the model it was scripted from, or use ddp"
         )
-    most = min(job.task.batch_size, len(job.train))
-    few = min(FEW, most)
-    many = _affordable(job, few, min(MANY, most))
+    few, many = _counts(job)
     example, fewer = _input(job, few), _input(job, max(few - 1, 1))
     if len(list(nest.items(example))) != len(list(nest.items(fewer))):
         raise refuse(
@@ -78,17 +75,22 @@ def cut_model(
     return pieces
 
 
-def _affordable(job: Job, least: int, most: int) -> int:
-    """The most samples, or fewer where a pass takes long."""
-    if most <= least:
-        return most
+def _counts(job: Job) -> tuple[int, int]:
+    """How many samples to look through the model with, and to measure it with: a multiple, for some models take samples in
+    pairs. One that cannot take a few is looked through with as many as it is measured with."""
+    most = min(MANY, job.task.batch_size, len(job.train))
+    few = min(FEW, most)
     seconds = 0.0
-    with suppress(Exception), untouched(job.model) as mirror, torch.no_grad():  # cutting says what is wrong
-        for _ in range(2):  # the first pass of a program also loads what it computes with
-            began = process_time()
-            job.calling.needed(mirror, _input(job, 2))
-            seconds = process_time() - began
-    return min(most, max(least, int(2 * FORWARD_SECONDS / max(seconds, 1e-6))))
+    try:
+        with untouched(job.model) as mirror, torch.no_grad():
+            for _ in range(2):  # the first pass of a program also loads what it computes with
+                began = process_time()
+                job.calling.needed(mirror, _input(job, few))
+                seconds = process_time() - began
+    except Exception:  # if it is anything else, cutting says what is wrong
+        return most, most
+    affordable = int(FORWARD_SECONDS / max(seconds, 1e-6))
+    return few, few * max(1, min(most // few, affordable))
 
 
 def _growing(more: Any, fewer: Any) -> str:
