@@ -204,6 +204,43 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def as_program(*words: str, code: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command line as a process of its own, with `code` before it."""
+    run = f"import sys; sys.argv = ['manyhands', *sys.argv[1:]]\n{code}\nfrom manyhands.cli import main; main()"
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "check": False, **options}
+    return subprocess.run([sys.executable, "-c", run, *words], **options)
+
+
+def test_a_program_ends_at_once_but_in_order() -> None:
+    """Python took torch apart before a command was over, half a second of nothing; what others registered still runs."""
+    code = """
+class Slow:
+    def __del__(self):
+        print("taken apart")
+kept = Slow()
+"""
+    for words, rc in ((["--version"], 0), (["train", "nosuch"], 2)):
+        done = as_program(*words, code=code)
+        assert (done.returncode, "taken apart" in done.stdout) == (rc, False)
+    late = "import atexit, manyhands.cli.app as app; run = app.main\n"
+    late += "app.main = lambda: (atexit.register(print, 'in order'), run())"
+    assert as_program("--version", code=late).stdout.splitlines()[-1] == "in order"
+    crash = "import manyhands.cli.app as app\ndef boom(): raise ValueError('boom')\napp.main = boom"
+    done = as_program(code=crash)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: boom\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a full disk, on Linux")
+def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
+    """`manyhands tasks > FILE` on a full disk ended in a traceback of forty lines; short output was lost in silence."""
+    with open("/dev/full", "w") as full:
+        for words in (["tasks"], ["--version"], ["strategies", "--json"]):
+            done = as_program(*words, stdout=full)
+            assert done.returncode == 1
+            assert done.stderr == "manyhands: the output could not be written: [Errno 28] No space left on device\n"
+
+
 def test_ctrl_c_exits_130_and_leaves_nothing(nothing_left: None, command: Command) -> None:
     """In a process of its own: bridges/test_scripts.py."""
     with pressed_once("r/live.json"):

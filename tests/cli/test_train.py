@@ -175,7 +175,7 @@ def test_ranks_import_torch_while_the_command_does(tmp_path: Path) -> None:
 import sys
 from manyhands.world.launch import fork_server
 import manyhands.cli.inputs as inputs
-def warm_up(preload=()):
+def warm_up(preload=(), wait=None):
     print("torch" in sys.modules)
     raise SystemExit
 inputs.warm_up = warm_up

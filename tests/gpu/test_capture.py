@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.data import augment
 from manyhands.schedules import cosine
+from manyhands.world.launch.waiting import begin
 from tests.conftest import make_task, quick_fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -239,3 +240,16 @@ def test_phases_are_the_devices_time() -> None:
 def test_peak_memory_is_the_gpus() -> None:
     run = fit(make_task(), max_steps=20)
     assert 0 < run.per_rank[0]["peak_memory_bytes"] < 2**30
+
+
+def test_a_gpu_can_be_begun_before_it_is_needed() -> None:
+    """The first step on a GPU waits half a second for libraries and kernels; a rank in waiting does so while data is read."""
+    generator = torch.cuda.default_generators[0]
+    before, drawn = torch.random.get_rng_state(), generator.get_offset()
+    kept = torch.cuda.memory_allocated()
+    begin("auto")
+    begin("cuda:0")
+    begin("cpu")
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert generator.get_offset() == drawn
+    assert torch.cuda.memory_allocated() - kept <= 64 << 20  # what cuBLAS keeps for itself

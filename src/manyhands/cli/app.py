@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
+import errno
 import signal
 import sys
 import time
@@ -90,16 +89,13 @@ def main() -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:
         code = FAILED
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC or problem.filename is not None:
+            raise
+        code = _complain(f"the output could not be written: {problem}", FAILED)
     if code == INTERRUPTED:  # raised here, or turned into an exit code by typer
         _complain("interrupted", code)
-    atexit.register(_leave_all_as_it_is)
     sys.exit(code if isinstance(code, int) else DONE)
-
-
-def _leave_all_as_it_is() -> None:
-    """Else Python takes half a second to clear torch's modules away, one by one, before the command ends."""
-    if "triton" not in sys.modules:  # which would report it as leaked
-        gc.freeze()
 
 
 def _leave_it_to_another(problem: ManyhandsError) -> None:

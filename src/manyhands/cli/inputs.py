@@ -32,11 +32,14 @@ def check_names(task: str | None, *strategies: str) -> None:
         check_strategy(strategy)
 
 
-def begin(task: str | None, *strategies: str, on: str = "local") -> None:
-    """Refuse names that do not exist; then the server that ranks are forked from imports torch while this process does."""
+def begin(task: str | None, *strategies: str, on: str = "local", wait: str | None = None) -> None:
+    """Refuse names that do not exist; then the server that ranks are forked from imports torch while this process does.
+
+    `wait` is the device of a launch of one rank that is sure to come: its process is there, and has begun its GPU, by then.
+    """
     check_names(task, *strategies)
     if on == "local" and not started_by_torchrun():
-        warm_up(PRELOAD)
+        warm_up(PRELOAD, wait)
     import_torch()
 
 

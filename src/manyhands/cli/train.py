@@ -57,7 +57,8 @@ def train(
 ) -> None:
     """Train a task under one strategy and report where the time went."""
     check_resume(chosen["resume"], chosen["run_dir"])
-    begin(task, strategy, on=chosen["on"])
+    device = chosen["device"] if strategy == "single" and "," not in chosen["device"] else None
+    begin(task, strategy, on=chosen["on"], wait=device)
     from ..strategies import make_strategy
     from ..strategies.contract import processes
     from ..training.run_fit import run_fit

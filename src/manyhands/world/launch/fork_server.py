@@ -27,6 +27,7 @@ class _Server:
         )
         theirs.close()
         self.owner = os.getpid()
+        self.environment = _of_the_gpu()  # as its processes have it
         self.used = False  # whether it was ever asked for ranks
 
     def alive(self) -> bool:
@@ -63,10 +64,13 @@ def check_system() -> None:
         raise BadInput(f"manyhands runs on Linux and macOS (found {sys.platform}); use a Linux machine or WSL")
 
 
-def warm_up(preload: Sequence[str] = ()) -> None:
-    """Have the server import torch and these modules now, beside the caller's own work."""
+def warm_up(preload: Sequence[str] = (), wait: str | None = None) -> None:
+    """Have the server import torch and these modules now, beside the caller's own work.
+
+    With `wait` it also keeps a rank in waiting on that device, for a launch of one rank (waiting.py).
+    """
     check_system()
-    _request(preload, [])
+    _request(preload, [], wait)
 
 
 def ask_for_ranks(named: Mapping[str, int], links: Sequence[int], preload: Sequence[str]) -> None:
@@ -74,14 +78,20 @@ def ask_for_ranks(named: Mapping[str, int], links: Sequence[int], preload: Seque
     _request(preload, [*(named[name] for name in DESCRIPTORS), *links])
 
 
-def _request(preload: Sequence[str], fds: Sequence[int]) -> None:
+def _request(preload: Sequence[str], fds: Sequence[int], wait: str | None = None) -> None:
     global _server
-    message = json.dumps(list(preload)).encode() + b"\n"
     with _lock:
         if _server is None or not _server.alive():
             _server = _Server()
+        afresh = _server.environment != _of_the_gpu()  # a rank that has begun its GPU will not look at it again
+        message = json.dumps({"import": list(preload), "wait": wait, "afresh": afresh}).encode() + b"\n"
         if fds:
             _server.used = True
             socket.send_fds(_server.requests, [message], fds)
         else:
             _server.requests.sendall(message)
+
+
+def _of_the_gpu() -> dict[str, str]:
+    """The variables that torch and its libraries read as they begin."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("CU", "NVIDIA", "PYTORCH", "TORCH"))}

@@ -32,8 +32,10 @@ from collections.abc import Callable
 
 # The order in which descriptors travel in a request; the links of the ranks follow.
 DESCRIPTORS = ("meeting", "control", "surroundings", "stderr", "body", "board", "stacks", "shared")
+FOR_RANKS = tuple(name for name in DESCRIPTORS if name not in ("control", "stderr"))
 LAST_SECONDS = 1  # after the caller has gone
 RankProcess = Callable[[int, int, dict[str, int]], None]
+Start = Callable[[dict[str, int], list[int], int], dict[int, int]]  # descriptors, links, control -> ranks by pid
 
 
 def live(requests: int) -> None:
@@ -42,11 +44,14 @@ def live(requests: int) -> None:
     Without the interpreter's clean-up: what is frozen here would be reported as leaked in the user's terminal (by
     triton, which comes with torch).
     """
-    _leave(lambda: serve(socket.socket(fileno=requests)))
+    leave(lambda: serve(socket.socket(fileno=requests)))
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a keeper for every request until the caller goes away; one without descriptors only names modules to import."""
+    """Fork a keeper for every request until the caller goes away.
+
+    One without descriptors names modules to import, and may ask for a rank in waiting on a device.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     signal.signal(signal.SIGCHLD, _reap)  # not ignored: the kernel would forget how much time the ranks have used
     when_parent_ends(signal.SIGCONT)
@@ -59,18 +64,24 @@ def serve(requests: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # forked pages stay shared
     gc.enable()
-    server = os.getpid()
+    from .waiting import WaitingRoom
+
+    server, room = os.getpid(), WaitingRoom(rank_process, requests)
     while True:
+        room.empty_after_long()
         message, fds, _, _ = socket.recv_fds(requests, 65536, 1024)
         if not message:
+            room.empty()
             _wait_for_keepers()
             return
-        for line in message.splitlines():  # requests without descriptors may come in one piece with the next
-            _import(json.loads(line))
-        if fds and os.fork() == 0:
+        asked = [json.loads(line) for line in message.splitlines()]  # those without descriptors may come with the next
+        new = _import([name for one in asked for name in one["import"]])
+        if not fds:
+            room.prepare(next((one["wait"] for one in asked if one["wait"]), None), stale=new)
+        elif not room.take(fds, fits=not new and not asked[-1]["afresh"]) and os.fork() == 0:
             when_parent_ends(signal.SIGKILL, server)
             requests.close()
-            _leave(lambda fds=fds: keep(fds, rank_process))  # type: ignore[misc]
+            leave(lambda fds=fds: keep(fds, fork_ranks(rank_process)))  # type: ignore[misc]
         for fd in fds:
             os.close(fd)
 
@@ -90,17 +101,18 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _import(modules: list[str]) -> None:
-    """Slow imports happen here once, before the fork, instead of in every rank of every launch."""
-    for name in modules:
-        if name not in sys.modules:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-                gc.freeze()
+def _import(modules: list[str]) -> bool:
+    """Slow imports happen here once, before the fork, instead of in every rank of every launch; whether any was new."""
+    new = [name for name in modules if name not in sys.modules]
+    for name in new:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+            gc.freeze()
+    return bool(new)
 
 
-def keep(fds: list[int], rank_process: RankProcess) -> None:
-    """Fork the ranks of one launch, report their ends, and leave nothing when the caller has gone."""
+def keep(fds: list[int], start: Start) -> None:
+    """Have the ranks of one launch started, report their ends, and leave nothing when the caller has gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     named, links = dict(zip(DESCRIPTORS, fds, strict=False)), fds[len(DESCRIPTORS) :]
@@ -108,27 +120,36 @@ def keep(fds: list[int], rank_process: RankProcess) -> None:
     os.dup2(stderr, 1)  # what ranks print must not mix with the caller's standard output
     os.dup2(stderr, 2)
     os.close(stderr)
-    keeper = os.getpid()
-    pids: dict[int, int] = {}
-    for index, link in enumerate(links):
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            for other in links:
-                if other != link:
-                    os.close(other)
-            when_parent_ends(signal.SIGKILL, keeper)
-            os.setpgid(0, 0)
-            _leave(lambda index=index, link=link: rank_process(index, link, named))  # type: ignore[misc]
-        pids[pid] = index
+    pids = start(named, links, control.fileno())
     for fd in {*links, *named.values()}:
         os.close(fd)
     try:
-        _report(control, {"keeper": keeper, "pids": list(pids)})
+        _report(control, {"keeper": os.getpid(), "pids": list(pids)})
         _watch(control, pids)
     finally:
         _kill(pids)
         control.close()  # now, for the caller waits for it: the kernel would first take this process's memory apart
+
+
+def fork_ranks(rank_process: RankProcess) -> Start:
+    """A rank for each link."""
+
+    def start(named: dict[str, int], links: list[int], control: int) -> dict[int, int]:
+        keeper, pids = os.getpid(), {}
+        for index, link in enumerate(links):
+            pid = os.fork()
+            if pid == 0:
+                os.close(control)
+                for other in links:
+                    if other != link:
+                        os.close(other)
+                when_parent_ends(signal.SIGKILL, keeper)
+                os.setpgid(0, 0)
+                leave(lambda index=index, link=link: rank_process(index, link, named))  # type: ignore[misc]
+            pids[pid] = index
+        return pids
+
+    return start
 
 
 def _watch(control: socket.socket, pids: dict[int, int]) -> None:
@@ -192,7 +213,7 @@ def when_parent_ends(number: int, parent: int | None = None) -> None:
         os._exit(1)
 
 
-def _leave(body: Callable[[], None]) -> None:
+def leave(body: Callable[[], None]) -> None:
     """Run the body of a process and end it without the interpreter's clean-up; in a forked one it belongs to the parent."""
     code = 1
     try:
