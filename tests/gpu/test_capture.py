@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import manyhands as mh
 from manyhands.data import augment
 from manyhands.schedules import cosine
-from manyhands.world.launch.waiting import begin
+from manyhands.world.launch.rank_in_waiting import begin
 from tests.conftest import make_task, quick_fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

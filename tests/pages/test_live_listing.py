@@ -24,7 +24,7 @@ from manyhands.record.live import CURVE, Live
 from manyhands.record.live_state import read_state
 from manyhands.record.run import Run
 from manyhands.record.run_folder import LOCK, held
-from manyhands.record.step_losses import MOST_RECORDED
+from manyhands.record.step_losses import MOST
 from tests.pages.live_runs import change, silent_since, tell, train
 
 SMALLEST = 1000  # runs that must list at once
@@ -305,7 +305,7 @@ def test_the_curve_of_a_running_run_reaches_its_last_step(tmp_path: Path) -> Non
     state = read_state(tmp_path)
     assert state is not None
     run = as_run(state, "running")
-    assert len(run.losses) <= MOST_RECORDED
+    assert len(run.losses) <= MOST
     points = _loss_by_steps(run)
     assert points[0][1] == 3.0
     assert points[-1][0] == pytest.approx(950_001, abs=run.steps_per_loss)

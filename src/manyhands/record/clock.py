@@ -17,14 +17,14 @@ both (`core_watch.py`); a rank that looks slow may just have had no core.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
 from .core_watch import CoreWatch, switches
 from .run import PHASES
+from .step_times import StepTimes
 
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 OTHER = NUMBER["other"]
@@ -38,7 +38,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.phases = [0] * len(PHASES)  # nanoseconds in each phase while running
-        self.step_ends = array("q")  # nanoseconds since the stretch began, running total; 8 bytes per step
+        self.step_times = StepTimes()
         self.bytes = 0
         self.overlapped = 0  # communication hidden behind backward
         self.steps = 0
@@ -51,6 +51,7 @@ class Clock:
         self._since = monotonic_ns()
         self._began = 0
         self._elapsed = 0  # of the stretches before this one
+        self._ended = 0  # when the last step had ended, in the time of all stretches
         self._tracing = False
         self._watch: CoreWatch | None = None
         self._watching = False
@@ -125,12 +126,12 @@ class Clock:
             if self._tracing:
                 self.trace.append((self.steps, NUMBER["communication"], began, ended))
 
-    def resume(self, phases: list[int], step_ends: Sequence[int], counted: int, overlapped: int, late: int) -> None:
+    def resume(self, phases: list[int], times: StepTimes, counted: int, overlapped: int, late: int) -> None:
         """Go on from what an earlier part of the run had measured."""
         self.phases[:] = phases
-        self.step_ends, self.steps = array("q", step_ends), len(step_ends)
-        self._resumed = self.steps
-        self._elapsed = self.step_ends[-1] if self.steps else 0
+        self.step_times = times.since(0)
+        self.steps = self._resumed = times.steps
+        self._elapsed = self._ended = sum(phases)
         self.bytes, self.overlapped, self.late = counted, overlapped, late
 
     def start(self) -> None:
@@ -158,7 +159,12 @@ class Clock:
         self._switch(OTHER)
         self._tracing = False
         self.steps += 1
-        self.step_ends.append(self._elapsed + self._since - self._began)
+        self._step_over(self._elapsed + self._since - self._began)
+
+    def _step_over(self, when: int) -> None:
+        """A step has ended, in the time of all stretches."""
+        self.step_times.note(when - self._ended)
+        self._ended = when
 
     def ran(self) -> None:
         """Steps handed over earlier have run with this one; only a clock of captured steps wants to know."""
@@ -181,7 +187,7 @@ class Clock:
         """What the record needs, as plain numbers."""
         return {
             "phases": list(self.phases),
-            "step_ends": self.step_ends,
+            "step_times": self.step_times,
             "bytes": self.bytes,
             "overlapped": self.overlapped,
             "trace": list(self.trace),

@@ -16,7 +16,6 @@ the next, and split in the shares of phases that a short eager sample of the sam
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import torch
 
 from .clock import BEAT_STEP, NUMBER, OTHER, TRACE_LIMIT, TRACED_STEPS, Clock
 from .run import PHASES
+from .step_times import StepTimes
 
 READ_AT = 512  # marks that may wait to be read
 FIRST_MARKED, MARKED_EVERY = 24, 8  # steps of a stretch whose phases are marked
@@ -145,15 +145,17 @@ class CudaClock(Clock):
     @contextmanager
     def sample(self) -> Iterator[list[int]]:
         """Measure some steps that do not count; the list holds their phases afterwards."""
-        kept = self.phases, self.step_ends, self.steps, self.trace, self._elapsed, self.bytes, self.overlapped
+        kept = self.phases, self.step_times, self.steps, self.trace, self._elapsed, self._ended, self.bytes
+        overlapped = self.overlapped
         measured = self.phases = [0] * len(PHASES)
-        self.step_ends, self.trace, self._elapsed = array("q"), [], 0
+        self.step_times, self.trace, self._elapsed, self._ended = StepTimes(), [], 0, 0
         self.start()
         try:
             yield measured
         finally:
             self.stop()
-            self.phases, self.step_ends, self.steps, self.trace, self._elapsed, self.bytes, self.overlapped = kept
+            self.phases, self.step_times, self.steps, self.trace, self._elapsed, self._ended, self.bytes = kept
+            self.overlapped = overlapped
 
     # ------------------------------------------------------------ reading
 
@@ -165,7 +167,7 @@ class CudaClock(Clock):
             when, closes, ends = self._marks.popleft()
             began = self._time
             self._advance(when)
-            step = len(self.step_ends)
+            step = self.step_times.steps
             if closes == _UNSPLIT:
                 self._unsplit += self._time - began
             else:
@@ -175,7 +177,7 @@ class CudaClock(Clock):
             if closes != _UNSPLIT and step in TRACED_STEPS and len(self.trace) < TRACE_LIMIT:
                 self.trace.append((step, closes, began, self._time))
             if ends != _NO_STEP:
-                self.step_ends.append(self._elapsed + self._time - self._began)
+                self._step_over(self._elapsed + self._time - self._began)
         while self._groups and (wait or self._groups[0][0].query()):
             self._book_group(*self._groups.popleft())
 
@@ -200,7 +202,8 @@ class CudaClock(Clock):
         took = self._time - began
         self._share_out(took, self._shares)
         offset = self._elapsed + began - self._began
-        self.step_ends.extend(offset + took * (number + 1) // steps for number in range(steps))
+        for number in range(steps):
+            self._step_over(offset + took * (number + 1) // steps)
 
     def _advance(self, when: torch.cuda.Event | int) -> None:
         """Move on to a mark; times never run backwards, whoever gave them."""

@@ -113,7 +113,7 @@ class Run(Presented):
         self.weights: dict[str, Any] | None = None
         self.ema_weights: dict[str, Any] | None = None
         self.suspect: dict[str, Any] | None = None  # as slow_rank, from this fit alone: a comparison asks several
-        self.durations_ms: Sequence[float] = []  # of every step, the mean over ranks
+        self.durations_ms: Sequence[float] = []  # of every step (step_times.py), the mean over ranks
         self.timeline: list[dict[str, Any]] = []  # {rank, step, phase, start_ms, end_ms}
         self.folder: Path | None = None
 

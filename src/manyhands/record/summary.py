@@ -11,6 +11,7 @@ import numpy as np
 from .run import PHASES
 from .running_totals import MADE, STOLEN
 from .slow_rank import slow_rank
+from .step_times import StepTimes
 
 NOT_SAID = {"cpu_ms": None, "stolen_ms": None, "switches": None}
 
@@ -82,11 +83,8 @@ def _on_cores(item: dict[str, Any], phases: Sequence[float]) -> dict[str, Any]:
 
 def _durations_ms(training: Sequence[dict[str, Any]]) -> np.ndarray:
     """How long steps took, each the mean over ranks."""
-    ends = [np.asarray(item["step_ends"], dtype=np.float64) for item in training if item["step_ends"]]
-    if not ends:
-        return np.zeros(0)
-    shortest = min(len(item) for item in ends)
-    return np.mean([np.diff(item[:shortest], prepend=0.0) for item in ends], axis=0) / 1e6
+    times = [item["step_times"] for item in training if item["step_times"].kept]
+    return np.array(StepTimes.mean(times).kept) / 1e6 if times else np.zeros(0)
 
 
 def _step_ms(durations: np.ndarray) -> dict[str, float] | None:

@@ -58,8 +58,9 @@ def steady_ms(run: Run) -> float:
     Ranks that do not wait for each other may make shares of others after their last step: then all of the time counts.
     """
     durations = run.durations_ms
-    if durations and run.seconds and sum(durations) < BESIDE_STEPS * 1000 * run.seconds:
-        return 1000 * run.seconds / len(durations)
+    steps = max(run.steps, len(durations))  # of very many not all are kept
+    if durations and run.seconds and statistics.fmean(durations) * steps < BESIDE_STEPS * 1000 * run.seconds:
+        return 1000 * run.seconds / steps
     kept = durations[math.floor(len(durations) * WARM_UP) :]
     return statistics.fmean(kept) if kept else math.nan
 
@@ -78,7 +79,7 @@ def speedups(variant: Variant, base: Variant) -> list[float]:
 def run_slice(variant: Variant, seconds: float) -> Run | None:
     """A fit of about so many seconds of steps; None, and the reason in `problem`, where there cannot be one."""
     run = _short_fit(variant, seconds)
-    if run is not None and len(run.durations_ms) < 0.4 * _steps(variant, seconds):  # its pace was not known
+    if run is not None and run.steps < 0.4 * _steps(variant, seconds):  # its pace was not known
         run = _short_fit(variant, seconds)
     return run
 

@@ -100,7 +100,7 @@ class EpochEnd(Observer):
             if rank.leads:
                 if self.logs:
                     first = last.before - last.number
-                    rank.tell("losses", (first, as_recorded(history.losses[first:])))
+                    rank.tell("losses", (first, history.losses.each, as_recorded(history.losses.means(first))))
                 rank.tell("epoch", entry)
         if self.worker.updater.by_figure and last.number + 1 == self._order.steps_per_epoch:
             self._follow(entry)

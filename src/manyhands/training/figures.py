@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import resource
 import sys
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..data.batches import Batch
 from ..data.order import PlannedStep
 from ..record.running_totals import RunningTotals
-from ..record.step_losses import in_record
+from ..record.step_losses import as_recorded
 from ..record.summary import summarise
 from ..strategies.contract import Loss, Worker
 from ..world.rank import Rank
@@ -88,9 +86,8 @@ class RankFigures(Observer):
 
     def since(self, step: int) -> dict[str, Any]:
         """What this process measured: totals, and the steps from `step` on one by one."""
-        ends = self.clock.step_ends
-        durations = np.diff(np.array(ends[step:]), prepend=ends[step - 1] if step else 0)
-        return {**self._totals(), "losses": self.losses.hand_over(self.clock.steps), "durations": durations}
+        losses, times = self.losses.hand_over(self.clock.steps), self.clock.step_times.since(step)
+        return {**self._totals(), "losses": losses, "times": times}
 
     def history_of(self, everyone: list[dict[str, Any]], epoch_over: bool) -> dict[str, Any]:
         """The history up to now as a checkpoint keeps it, out of what every process measured."""
@@ -108,8 +105,7 @@ class RankFigures(Observer):
         self._updates_before, self._updates_past = self.worker.updates, past.updates
         self._resumed_step, self._resumed_seconds = checkpoint.step, past.epoch_seconds
         mine = share_of_past(past, self.rank)
-        ends = array("q", np.cumsum(np.array(past.durations)).tobytes())
-        self.clock.resume(mine["phases"], ends, mine["bytes"], mine["overlapped"], mine["late"])
+        self.clock.resume(mine["phases"], past.times, mine["bytes"], mine["overlapped"], mine["late"])
         self.samples = self._past_samples = mine["samples"]
         self.made = mine.get("made", checkpoint.step)
         self._samples_before = past.samples
@@ -139,10 +135,10 @@ class RankFigures(Observer):
         if self._resumed_step or self.survive:  # ranks may have been others before, or have died
             record["samples"] = self._all_samples(everyone)
             record["samples_per_second"] = record["samples"] / record["seconds"]
-        steps_per_loss, losses = in_record(self.history.losses)
+        losses = self.history.losses
         record.update(
-            losses=losses,
-            steps_per_loss=steps_per_loss,
+            losses=as_recorded(losses.means()),
+            steps_per_loss=losses.each,
             updates=self._all_updates(everyone),
             epochs=self.history.epochs,
             test=self.history.test,

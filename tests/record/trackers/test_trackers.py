@@ -63,7 +63,7 @@ def logged(*trackers: Tracker) -> Run:
     log = Log(trackers, run)
     log.hear("starting", None)
     log.hear("progress", {"step": 1, "loss": 2.5, "samples_per_second": 10.0})
-    log.hear("losses", (0, [3.0, None, 1.0]))
+    log.hear("losses", (0, 1, [3.0, None, 1.0]))
     log.hear("epoch", {"epoch": 1, "loss": 2.0, "test_accuracy": 0.5})
     log.finish()
     return run
@@ -122,9 +122,9 @@ def test_steps_that_come_again_after_a_restart_are_logged_once() -> None:
     kept = Kept()
     log = Log([kept], Run("task", "ddp"))
     log.hear("starting", None)
-    log.hear("losses", (0, [3.0, 2.0]))
+    log.hear("losses", (0, 1, [3.0, 2.0]))
     log.hear("starting", None)
-    log.hear("losses", (1, [2.0, 1.0]))
+    log.hear("losses", (1, 1, [2.0, 1.0]))
     log.finish()
     assert [row["step"] for row in kept.rows("steps")] == [1, 2, 3]
     assert [verb for verb, _ in kept.told].count("open") == 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from safetensors.torch import load_file
 
 from manyhands.errors import BadInput
 from manyhands.record.step_losses import StepLosses
+from manyhands.record.step_times import StepTimes
 from manyhands.training.checkpoints.checkpoint import FILES, MANIFEST, Checkpoint, published
-from manyhands.training.checkpoints.history import History
+from manyhands.training.checkpoints.history import TOTALS, History
 from manyhands.training.checkpoints.interval import Interval, interval
 from manyhands.training.checkpoints.plain_state import assemble, take_apart
 from manyhands.training.checkpoints.read import Damaged, latest, load
@@ -181,6 +183,7 @@ KILLED_WHILE_WRITING = """
 import os, random, signal, sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
+from typing import Any
 from tests.training.checkpoints.test_checkpoint import made
 from manyhands.training.checkpoints.checkpoint import published
 from manyhands.training.checkpoints.writer import Writer
@@ -281,14 +284,31 @@ def test_older_histories_give_the_epoch_that_goes_on(units: list[float] | None) 
     history = History.restored(stored, number=2)
     assert history.epoch_loss == pytest.approx(3.0 if units is None else 2.5)
     assert (history.samples, history.epoch_samples) == (14, 4)
-    assert (list(history.losses), list(history.durations)) == ([9.0, 9.0, 2.0, 4.0], [7] * 4)
+    assert (list(history.losses.means()), list(history.times.kept)) == ([9.0, 9.0, 2.0, 4.0], [7] * 4)
     again = History.restored(history.stored(), number=2)
     assert (again.epoch_loss, again.epoch_samples, again.losses) == (history.epoch_loss, 4, history.losses)
+    assert (again.times, again.noted) == (history.times, 4)
 
 
-def test_a_checkpoint_holds_sixteen_bytes_per_step_made() -> None:
-    history = History()
-    history.add_losses([StepLosses()], 1000)
-    stored = history.stored()
-    assert sum(value.nbytes for value in stored.values() if isinstance(value, torch.Tensor)) == 8 * 1000
-    assert not [name for name, value in stored.items() if isinstance(value, list) and len(value) == 1000]
+def test_a_history_of_a_million_steps_is_no_longer_than_one_of_a_hundred_thousand() -> None:
+    """Every checkpoint of a long fit held 16 bytes for each of its steps."""
+
+    def stored(steps: int) -> dict[str, Any]:
+        history = History()
+        for upto in range(50_000, steps + 1, 50_000):
+            history.add([{**dict.fromkeys(TOTALS, 0), **made_since(upto - 50_000, upto)}], upto, ranks=1)
+        assert History.restored(history.stored(), number=0).times == history.times
+        assert len(history.losses.means()) == len(history.losses.sums)
+        return history.stored()
+
+    def made_since(first: int, upto: int) -> dict[str, Any]:
+        losses, times = StepLosses(first), StepTimes(first)
+        for step in range(first, upto):
+            losses.note(step, 1.0, 4, 4.0)
+            times.note(1000)
+        return {"losses": losses, "times": times, "rank": 0}
+
+    few, many = stored(100_000), stored(1_000_000)
+    assert {len(value) for value in few.values() if isinstance(value, torch.Tensor)} == {100_000}
+    assert max(len(value) for value in many.values() if isinstance(value, torch.Tensor | list)) <= 100_000
+    assert (many["noted"], many["times"]["steps"]) == (1_000_000, 1_000_000)

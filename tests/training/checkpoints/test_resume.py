@@ -438,16 +438,16 @@ KILLED = r"rank 1 of 2 died in step 10, forward: its process is gone"
 
 
 @pytest.mark.parametrize(
-    ("what", "rank", "message"),
+    ("what", "rank", "call", "message"),
     [
-        pytest.param("signal_self(19)", 0, STOPPED, marks=pytest.mark.soak),
-        pytest.param("sleep_forever", 1, HANGS, marks=pytest.mark.soak),
-        pytest.param("signal_self(9)", 1, KILLED, marks=pytest.mark.soak),
+        pytest.param("signal_self(19)", 0, 17, STOPPED, marks=pytest.mark.soak),  # eight calls are its evaluation's
+        pytest.param("sleep_forever", 1, 10, HANGS, marks=pytest.mark.soak),
+        pytest.param("signal_self(9)", 1, 10, KILLED, marks=pytest.mark.soak),
     ],
     ids=["stopped", "hangs", "killed"],
 )
 def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_checkpoint(
-    what: str, rank: int, message: str, tmp_path: Path
+    what: str, rank: int, call: int, message: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -456,7 +456,7 @@ def test_torchruns_ranks_are_watched_and_its_restart_goes_on_from_the_last_check
         sys.path[:0] = [{str(ROOT)!r}]
         import manyhands as mh
         from tests.breakable import BreakingLoss, signal_self, sleep_forever, toy
-        task = toy(loss=BreakingLoss({what}, call=10, rank={rank}, unless={str(tmp_path / "struck")!r}))
+        task = toy(loss=BreakingLoss({what}, call={call}, rank={rank}, unless={str(tmp_path / "struck")!r}))
         run = mh.fit(task, "ddp", ranks=2, threads=1, progress=False, run_dir={str(tmp_path / "run")!r},
                      checkpoint_every=4, stall_seconds=2.5)
         """)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.run import PHASES, Run, environment
-from ...record.step_losses import StepLosses, Together, in_record
+from ...record.step_losses import StepLosses, as_recorded, together
+from ...record.step_times import StepTimes
 from ...record.summary import summarise, timeline
 from .board import EVALUATION, FIRST, LOSS, SAMPLES, STEPS, TOTALS, UNKNOWN, Board
 
@@ -42,7 +43,8 @@ def fill(run: Run, board: Board, left: Sequence[dict[str, Any]], began: float) -
     else:
         run.batch_size = _batch_size(figures)
     if any(item["losses"] for item in figures):
-        run.steps_per_loss, run.losses = in_record(Together.of(map(_losses, figures), run.steps).means().tolist())
+        losses = together(map(_losses, figures), 0, run.steps)
+        run.steps_per_loss, run.losses = losses.each, as_recorded(losses.means())
     _forget_unseen(run, figures)
     run.timeline = timeline(figures)
 
@@ -51,7 +53,7 @@ def _whole(item: dict[str, Any], board: Board, rank: int) -> dict[str, Any]:
     """What a rank has left, or, where it was killed, what the board knows of it."""
     row = board.row(rank)
     if "phases" in item:
-        return item
+        return {**item, "step_times": StepTimes.of_plain(item["step_times"])}
     steps, samples, phases = row[STEPS], row[SAMPLES], list(row[TOTALS : TOTALS + len(PHASES)])
     loss = board.floats(rank)[LOSS]
     return {
@@ -64,7 +66,7 @@ def _whole(item: dict[str, Any], board: Board, rank: int) -> dict[str, Any]:
         "samples_known": samples != UNKNOWN,
         "losses": [(steps - 1, loss, 1, 1.0)] if steps and math.isfinite(loss) else [],
         "marks": [[0] * (len(PHASES) + 3), [*phases, 0, steps, 0]],
-        "step_ends": [],
+        "step_times": StepTimes(),
         "trace": [],
         "counts": [],
         "bytes": 0,

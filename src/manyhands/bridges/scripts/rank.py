@@ -153,7 +153,7 @@ def _figures(steps: Steps, hooks: Hooks | None) -> dict[str, Any]:
     return figures | {
         "phases": totals.phases,
         "seen": sorted(seen),
-        "step_ends": totals.step_ends,
+        "step_times": totals.step_times.plain(),
         "trace": totals.trace,
         "marks": totals.marks.kept,
         "losses": totals.losses(),

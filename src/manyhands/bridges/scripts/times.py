@@ -86,7 +86,7 @@ class CudaTimes:
         for when, phase in marks:
             end = at + round(began.elapsed_time(when) * 1e6)
             spans.append((phase, at, end))
-            if len(self._totals.step_ends) >= UNSETTLED:
+            if self._totals.step_times.steps >= UNSETTLED:
                 self._typical[phase] += end - at
             at, began = end, when
         self._totals.book(spans)

@@ -11,6 +11,7 @@ from ...record.clock import NUMBER, TRACE_LIMIT, TRACED_STEPS
 from ...record.core_watch import CoreTime
 from ...record.run import PHASES
 from ...record.running_totals import RunningTotals
+from ...record.step_times import StepTimes
 from .board import LOSS, SAMPLES, STEPS, TOTALS, UNKNOWN
 
 BACKWARD, COMMUNICATION = NUMBER["backward"], NUMBER["communication"]
@@ -45,7 +46,7 @@ class Totals:
     def __init__(self, row: Any, floats: Any):
         self._row, self._floats = row, floats
         self.phases = [0] * len(PHASES)  # nanoseconds
-        self.step_ends: list[int] = []  # running total of the steps' time
+        self.step_times = StepTimes()
         self.trace: list[tuple[int, int, int, int]] = []  # (step, phase, start, end)
         self.late = self.bytes = self.overlapped = 0
         self.steps = self.samples = self.loads = self.backwards = self.updates = 0
@@ -81,7 +82,7 @@ class Totals:
 
     def book(self, spans: Sequence[tuple[int, int, int]]) -> None:
         """The times of the next step: phase, start and end of every stretch of it."""
-        step = len(self.step_ends)
+        step = self.step_times.steps
         traced = step in TRACED_STEPS and len(self.trace) < TRACE_LIMIT
         took, phases = 0, self.phases
         for phase, start, end in spans:
@@ -89,7 +90,7 @@ class Totals:
             took += end - start
             if traced:
                 self.trace.append((step, phase, start, end))
-        self.step_ends.append((self.step_ends[-1] if self.step_ends else 0) + took)
+        self.step_times.note(took)
         for number, value in enumerate(phases):
             self._row[TOTALS + number] = value
         self.marks.note(step + 1)

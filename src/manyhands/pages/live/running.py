@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import BadInput
 from ...record.live_state import State
 from ...record.run import SCHEMA, Run
-from ...record.step_losses import MOST_RECORDED
+from ...record.step_losses import MOST
 from ...record.untrusted import fits
 
 
@@ -34,7 +34,7 @@ def _losses(state: State) -> tuple[int, list[float | None]]:
     """One entry per step, or per so many steps, as a record has them; what is in between is not known."""
     points = [(step, loss) for step, loss in state["curve"] if step > 0 and fits(loss, float)]
     last = max((step for step, _ in points), default=0)
-    each = max(1, -(-last // MOST_RECORDED))
+    each = max(1, -(-last // MOST))
     losses: list[float | None] = [None] * -(-last // each)
     for step, loss in points:
         losses[(step - 1) // each] = loss

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,11 @@ class Log:
         about = About(name, parameters(run), self._folder, self._group)
         self._writers = [Writer(tracker, about, self._complain, self._say) for tracker in self._trackers]
 
-    def _losses(self, first: int, losses: Sequence[float | None]) -> None:
-        """Of the steps after `first`. After a restart some come again, and are not logged twice."""
+    def _losses(self, first: int, each: int, losses: Sequence[float | None]) -> None:
+        """Of the steps after `first`, `each` together. After a restart some come again, and are not logged twice."""
         rows = [
             {"step": step, "loss": loss}
-            for step, loss in enumerate(losses, start=first + 1)
+            for step, loss in zip(count((first // each + 1) * each, each), losses, strict=False)
             if loss is not None and step > self._step
         ]
         self._step = max(self._step, first + len(losses))

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...record.run import PHASES
-from ...record.step_losses import StepLosses, Together
+from ...record.step_losses import StepLosses, together
+from ...record.step_times import StepTimes
 from ...world.rank import Rank
 
 TOTALS = ("rank", "trains", "phases", "bytes", "overlapped", "late", "samples", "made", "fresh")  # kept per process
@@ -21,8 +23,9 @@ TOTALS = ("rank", "trains", "phases", "bytes", "overlapped", "late", "samples", 
 class History:
     """What was measured up to a step, merged over ranks; rank 0 keeps it."""
 
-    losses: array[float] = field(default_factory=lambda: array("d"))  # mean of each step, nan where unknown
-    durations: array[int] = field(default_factory=lambda: array("q"))  # nanoseconds of each step, mean over ranks
+    losses: StepLosses = field(default_factory=StepLosses)  # of all ranks together
+    noted: int = 0  # steps whose losses those are
+    times: StepTimes = field(default_factory=StepTimes)  # mean over ranks
     epochs: list[dict[str, Any]] = field(default_factory=list)
     test: dict[str, Any] | None = None
     ema_test: dict[str, Any] | None = None  # of the averaged weights
@@ -41,17 +44,17 @@ class History:
 
     def add_losses(self, everyone: Sequence[StepLosses], steps: int) -> None:
         """Append those of the steps that the processes have handed over now, up to `steps`."""
-        found = Together.of(everyone, steps - len(self.losses))
-        self.losses.frombytes(found.means().tobytes())
-        self.epoch_sum += float(found.sums.sum())
-        self.epoch_units += float(found.units.sum())
+        found = together(everyone, self.noted, steps)
+        self.losses.add(found, steps)
+        self.noted = steps
+        self.epoch_sum += float(np.sum(found.sums))
+        self.epoch_units += float(np.sum(found.units))
         self.epoch_samples += found.samples
 
     def add(self, everyone: Sequence[dict[str, Any]], steps: int, ranks: int) -> None:
         """Append the steps that the processes report since the last checkpoint."""
         self.add_losses([item["losses"] for item in everyone], steps)
-        trained = np.array([item["durations"] for item in everyone if item["rank"] < ranks])
-        self.durations.frombytes(trained.mean(axis=0).astype(np.int64).tobytes())
+        self.times.extend(StepTimes.mean([item["times"] for item in everyone if item["rank"] < ranks]))
         self.per_rank = [{name: item[name] for name in TOTALS} for item in everyone]
 
     @property
@@ -73,19 +76,31 @@ class History:
         return {
             **vars(self),
             "epochs": list(self.epochs),  # it is written while training goes on
-            "losses": torch.from_numpy(np.array(self.losses)),
-            "durations": torch.from_numpy(np.array(self.durations)),
+            "losses": _tensor(self.losses.sums),
+            "loss_units": _tensor(self.losses.units),
+            "steps_per_loss": self.losses.each,
+            "durations": _tensor(self.times.kept),
+            "times": {"each": self.times.each, "steps": self.times.steps},
         }
 
     @classmethod
     def restored(cls, stored: dict[str, Any], number: int) -> History:
         """What a checkpoint carried that was taken after `number` steps of an epoch."""
         known = {name: value for name, value in stored.items() if name in cls.__dataclass_fields__}
-        long = {
-            "losses": array("d", stored["losses"].double().numpy().tobytes()),
-            "durations": array("q", stored["durations"].long().numpy().tobytes()),
-        }
+        sums, kept = stored["losses"].double(), stored["durations"].long()
+        units = stored["loss_units"] if "loss_units" in stored else (~sums.isnan()).double()  # older ones hold means
+        losses = StepLosses(0, _array("d", sums.nan_to_num()), _array("d", units), each=stored.get("steps_per_loss", 1))
+        times = StepTimes(kept=_array("q", kept), **stored.get("times", {"steps": len(kept)}))
+        long = {"losses": losses, "noted": stored.get("noted", len(sums)), "times": times}
         return cls(**{**_epoch_of_older(stored, number), **known, **long})
+
+
+def _tensor(values: array[Any]) -> Tensor:
+    return torch.from_numpy(np.array(values))
+
+
+def _array(kind: str, values: Tensor) -> array[Any]:
+    return array(kind, values.numpy().tobytes())
 
 
 def _epoch_of_older(stored: dict[str, Any], number: int) -> dict[str, Any]:

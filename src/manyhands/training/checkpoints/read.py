@@ -61,12 +61,22 @@ def _in_order(checkpoint: Checkpoint) -> bool:
         and isinstance(checkpoint.history, dict)
         and all(isinstance(checkpoint.history.get(name), Tensor) for name in ("losses", "durations"))
         and all(
-            isinstance(checkpoint.history.get(name, Tensor()), Tensor) for name in ("counts", "units")
-        )  # of older ones
+            isinstance(checkpoint.history.get(name, Tensor()), Tensor) for name in ("loss_units", "counts", "units")
+        )  # the last two of older ones
+        and all(
+            fits(known, int) and known >= 0
+            for known in (checkpoint.history.get("noted", 0), *_kept(checkpoint.history))
+        )
         and fits(checkpoint.history.get("faults"), list[dict[str, Any]])
         and {name: [dtype_name(value), list(value.shape)] for name, value in checkpoint.weights.items()}
         == {name: list(form) for name, form in checkpoint.task["weights"].items()}
     )
+
+
+def _kept(history: dict[str, Any]) -> list[Any]:
+    """How many steps a kept number stands for, and how many there were."""
+    times = history.get("times", {"each": 1, "steps": 0})
+    return [history.get("steps_per_loss", 1), times["each"], times["steps"]]
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def check_system() -> None:
 def warm_up(preload: Sequence[str] = (), wait: str | None = None) -> None:
     """Have the server import torch and these modules now, beside the caller's own work.
 
-    With `wait` it also keeps a rank in waiting on that device, for a launch of one rank (waiting.py).
+    With `wait` it also keeps a rank in waiting on that device, for a launch of one rank (rank_in_waiting.py).
     """
     check_system()
     _request(preload, [], wait)

@@ -64,7 +64,7 @@ def serve(requests: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # forked pages stay shared
     gc.enable()
-    from .waiting import WaitingRoom
+    from .rank_in_waiting import WaitingRoom
 
     server, room = os.getpid(), WaitingRoom(rank_process, requests)
     while True:

@@ -118,7 +118,7 @@ def test_it_ends_with_its_server(server: psutil.Process) -> None:
 def test_it_is_sent_away_when_nobody_asks_for_it() -> None:
     code = """
 import os, socket, time
-from manyhands.world.launch import waiting
+from manyhands.world.launch import rank_in_waiting as waiting
 waiting.LONGEST = 0.2
 ours, theirs = socket.socketpair()
 room = waiting.WaitingRoom(lambda index, link, named: None, theirs)
