@@ -18,6 +18,7 @@ from manyhands.errors import BadInput
 from manyhands.pages import report
 from manyhands.pages.page import page
 from manyhands.record.run import Run
+from tests.conftest import Command
 
 Make = Callable[..., Run]
 
@@ -213,3 +214,25 @@ def test_a_page_that_a_wildcard_caught_is_not_a_run(runs: list[Run], tmp_path: P
         BadInput, match=r"report\.html is not a run; give the folder of a run, or a folder that contains runs"
     ):
         report([page], tmp_path / "other.html")
+
+
+def test_one_broken_record_below_a_folder_is_left_out_and_said(
+    runs: list[Run], tmp_path: Path, command: Command
+) -> None:
+    """One bad file among a hundred runs, and `manyhands report FOLDER` made no page."""
+    runs[0].save(tmp_path / "kept/a")
+    (tmp_path / "kept/<b>").mkdir()
+    (tmp_path / "kept/<b>/run.json").write_text("{")
+    code, out, err = command("report", str(tmp_path / "kept"), "-o", "page.html")
+    assert (code, Path(out.strip()).name) == (0, "page.html")
+    assert err.startswith("manyhands: 1 record left out: ")
+    assert "<b>/run.json cannot be read" in err
+    page = Path("page.html").read_text()
+    assert "Left out: " in page
+    assert "<b>/run.json" not in page  # it is escaped
+    with pytest.raises(BadInput, match=r"<b>/run\.json cannot be read"):
+        report([tmp_path / "kept/a", tmp_path / "kept/<b>"], tmp_path / "other.html")
+    (tmp_path / "kept/a/run.json").write_text("[]")
+    code, out, err = command("report", str(tmp_path / "kept"), "-o", "page.html")
+    assert (code, out) == (2, "")
+    assert "is not the record of a run" in err or "cannot be read" in err

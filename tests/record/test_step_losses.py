@@ -26,6 +26,7 @@ def test_a_step_is_the_mean_over_the_units_of_all_ranks() -> None:
     one, two = noted((0, 1.0, 3, 3.0), (1, 5.0, 1, 1.0)), noted((0, 2.0, 1, 1.0))
     found = together([one, two], 0, 3)
     assert recorded(found) == [1.25, 5.0, None]
+    assert [type(loss) for loss in recorded(found)[:2]] == [float, float], "numpy's own take 100 times as long to send"
     assert found.samples == 5
 
 

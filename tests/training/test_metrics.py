@@ -104,7 +104,7 @@ def test_a_metric_that_fails_on_a_rank_ends_the_run_in_one_line() -> None:
     with pytest.raises(mh.RankFailed, match=found) as failure:
         quick_fit(make_task(metrics={"f1": lambda o, t: 1 / 0}), "ddp", ranks=2, max_steps=2)
     assert failure.value.run is not None
-    assert failure.value.run.notes == [
+    assert failure.value.run.notes[:1] == [
         "tried on two samples, task.metrics['f1'] failed: ZeroDivisionError: division by zero; "
         "if it does so on whole batches, the run ends after its first epoch"
     ]

@@ -31,7 +31,9 @@ def report(
     """Build an HTML report from saved runs."""
     from ..pages import report as write_report
 
-    print(write_report(runs, output, title, target))
+    unreadable: list[str] = []
+    print(write_report(runs, output, title, target, unreadable))
+    _say_left_out(unreadable)
 
 
 def runs(
@@ -59,7 +61,12 @@ def runs(
         terminal.show_json({"runs": [{"folder": str(run.folder), **run.record()} for run in found]})
     else:
         tables.show_runs(found, root)
-    if unreadable:  # a run written by a newer version must not seem lost
+    _say_left_out(unreadable)
+
+
+def _say_left_out(unreadable: list[str]) -> None:
+    """A run that a newer version wrote must not seem lost."""
+    if unreadable:
         count = f"{len(unreadable)} record{'s' * (len(unreadable) > 1)}"
         print(f"manyhands: {count} left out: {plain(sorted(unreadable)[0])}", file=sys.stderr)
 

@@ -27,29 +27,42 @@ def report(
     path: str | os.PathLike[str] = "report.html",
     title: str | None = None,
     target: float | None = None,
+    unreadable: list[str] | None = None,
 ) -> Path:
     """Write the page of these runs (Run objects, run folders or folders of run folders) and say where it is.
 
-    `target`, an accuracy of 0..1, adds the seconds each run took to reach it.
+    `target`, an accuracy of 0..1, adds the seconds each run took to reach it. A record that cannot be read is refused where
+    it was named itself; below a folder it is left out, and why goes to the page and to `unreadable`.
     """
     chosen = [runs] if isinstance(runs, Run | str | os.PathLike) else runs
-    loaded = [run for entry in chosen for run in _read(entry)]
+    problems: list[str] = []
+    loaded = [run for entry in chosen for run in _read(entry, problems)]
+    if unreadable is not None:
+        unreadable.extend(problems)
+    if not loaded and problems:
+        raise BadInput(problems[0])
     if not loaded:
         raise BadInput("nothing to report: no runs were given; name run folders, or runs from fit() or compare()")
     file = Path(path)
     if file.is_dir():
         file = file / "report.html"
-    return standalone.write(page(loaded, title, target), file)
+    return standalone.write(page(loaded, title, target, left_out=problems), file)
 
 
-def _read(entry: Stored) -> list[Run]:
+def _read(entry: Stored, problems: list[str]) -> list[Run]:
     if isinstance(entry, Run):
         return [entry]
     folder = Path(entry)
     inside = sorted(folder.glob(f"*/{RECORD_FILE}")) if folder.is_dir() else []
     inside = inside or sorted(folder.glob(f"*/*/{RECORD_FILE}"))  # that of an experiment of the lab
     if inside and not (folder / RECORD_FILE).exists():
-        return sorted((Run.load(file, weights=False) for file in inside), key=lambda run: str(run.started))
+        found = []
+        for file in inside:
+            try:
+                found.append(Run.load(file, weights=False))
+            except BadInput as problem:  # one of many, and nobody asked for that one
+                problems.append(str(problem))
+        return sorted(found, key=lambda run: str(run.started))
     return [Run.load(folder, weights=False)]
 
 
@@ -58,6 +71,7 @@ def page(
     title: str | None = None,
     target: float | None = None,
     render: Callable[..., str] = standalone.render,
+    left_out: Sequence[str] = (),
 ) -> str:
     """The whole page as text. `render` puts what it says into its template: as one file, or as a server shows it."""
     sections = comparison_charts(runs)
@@ -69,7 +83,7 @@ def page(
         [chart for charts in sections.values() for chart in charts],
         title=title or title_of(runs),
         contents=CONTENTS,
-        sentences=words.sentences(runs),
+        sentences=words.sentences(runs) + [f"Left out: {problem}." for problem in left_out],
         facts=common_facts(runs),
         caption=" ".join([*_caption(runs, target), *(f"{meaning}." for meaning in map(capital, legend(shown, rows)))]),
         columns=shown,

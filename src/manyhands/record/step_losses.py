@@ -98,6 +98,6 @@ def together(ranks: Iterable[StepLosses], first: int, steps: int) -> StepLosses:
     return found
 
 
-def as_recorded(means: Iterable[float]) -> list[float | None]:
-    """As the record has them: None where a loss is not known."""
-    return [None if math.isnan(mean) else mean for mean in means]
+def as_recorded(means: np.ndarray) -> list[float | None]:
+    """As the record has them: plain numbers, None where a loss is not known."""
+    return [None if math.isnan(mean) else mean for mean in means.tolist()]

@@ -27,4 +27,4 @@ class KnownSoFar:
         run.phases_ms = dict(zip(PHASES, (value / steps / 1e6 for value in nanoseconds), strict=True))
         run.samples_per_second = rate
         run.samples = round(rate * run.seconds) if rate else None
-        run.notes.append(f"ended after step {steps}: time and phases are those of rank 0")
+        run.notes.append(f"steps, time and phases are those of rank 0 up to step {steps}, the last of which it told")

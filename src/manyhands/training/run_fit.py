@@ -95,6 +95,7 @@ def _run_on(engine: Engine, task: Task, strategy: Strategy, settings: FitSetting
             refusal.run = _ended(run, "refused", str(refusal))
             raise
         except RankFailed as failure:
+            known.fill(run)
             failure.run = _ended(run, "failed", str(failure), folder)
             raise
         except CannotTravel as problem:

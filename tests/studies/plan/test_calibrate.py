@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from manyhands.errors import RankFailed
+from manyhands.record.forecast import Forecast
 from manyhands.record.run import PHASES, Run
 from manyhands.strategies import make_strategy
 from manyhands.studies.contenders import contenders, modules_of
@@ -19,6 +21,7 @@ from manyhands.studies.plan import bench
 from manyhands.studies.plan import calibrate as module
 from manyhands.studies.plan.bench import idle_load
 from manyhands.studies.plan.calibrate import Calibration, calibrate
+from manyhands.studies.plan.plan import _finished
 from manyhands.studies.plan.transport import between
 from manyhands.studies.plan.trials import anchors, rows_tried
 from manyhands.studies.slices import MOST, Variant
@@ -197,12 +200,19 @@ def test_a_start_includes_what_is_tried_once_for_all_slices(monkeypatch: pytest.
     def slice_of(variant: Variant, seconds: float) -> Run:
         assert variant.settings.tried is not None
         variant.settings.tried.seconds = 3.0
+        variant.settings.tried.prepare_seconds = {"pipeline": 2.0}
         run = Run("toy", "single", batch_size=variant.task.batch_size, phases_ms={"forward": 1.0}, startup_seconds=0.5)
         run.durations_ms, run.seconds, run.timings = [1.0] * 40, 0.04, {"checks": 0.25}
         return run
 
     found, _, _ = calibrated(monkeypatch, 2, [2], slices=slice_of)
     assert found.startup_seconds == 3.25
+    assert found.prepare_seconds == {"pipeline": 2.0}
+    one = Forecast("pipeline:chunks=4", 2, samples_per_second=100.0, interval=(90.0, 110.0), memory_bytes=1.0)
+    others = [_finished(replace(one, strategy=name), found, 1, None) for name in ("single", "pipeline:chunks=4")]
+    assert others[1].seconds == pytest.approx(others[0].seconds + 2.0), (
+        "a pipeline was forecast to start before it is cut"
+    )
 
 
 def test_single_is_measured_once_for_its_row_and_for_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:

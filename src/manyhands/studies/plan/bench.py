@@ -222,6 +222,10 @@ class Bench:
         others = [run.startup_seconds - run.timings["checks"] for run in runs]  # type: ignore[operator, index]
         return statistics.median(others) + self._tried.seconds if others else 0.0
 
+    def prepare_seconds(self) -> dict[str, float]:
+        """What strategies take beside that, by name: pipelines cut the model."""
+        return dict(self._tried.prepare_seconds)
+
 
 def phase_seconds(runs: Sequence[Run]) -> dict[str, float]:
     """Of the slice with the median step, without its first steps."""

@@ -57,6 +57,7 @@ class Calibration:
     refusals: dict[tuple[str, int, int | None], str]
     memory: dict[float, float]  # samples per step -> the most bytes that `single` held
     startup_seconds: float
+    prepare_seconds: dict[str, float] = field(default_factory=dict)  # of strategies that prepare something, beside that
     alone: Sequence[Run] = ()  # slices of `single` with the whole batch
     idle_load: float = 0.0  # share of `load` in which a rank only waits, for a disk or a network
     luck: Sequence[float] = ()  # steps of a lone rank over their mean
@@ -122,6 +123,7 @@ def calibrate(
         refusals=bench.refusals(),
         memory=bench.memory(threads[0]),
         startup_seconds=bench.startup_seconds(),
+        prepare_seconds=bench.prepare_seconds(),
         alone=bench.alone(),
         idle_load=idle_load(bench.alone()) if not settings.step.loader_workers else 0.0,  # they use cores
         luck=bench.luck(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,7 +134,9 @@ class Forecaster:
         if place not in self._prepared:
             job = self.found.job
             admit(strategy, job, [torch.device("cpu")] * strategy.ranks)
+            began = time.monotonic()
             self._prepared[place] = strategy.prepare(copy.copy(job))
+            self.found.prepare_seconds.setdefault(strategy.name, time.monotonic() - began)  # where it was not tried
         return self._prepared[place]
 
     # ------------------------------------------------------------ speed

@@ -175,7 +175,7 @@ def _finished(one: Forecast, found: Calibration, hosts: int, price: float | None
         return one
     job = found.job
     samples, per_step = job.total_steps * found.samples_per_step, 1000 * found.samples_per_step
-    beside = found.startup_seconds
+    beside = found.startup_seconds + found.prepare_seconds.get(one.strategy.partition(":")[0], 0.0)
     if job.test is not None and (parts := found.parts.get(min(found.parts))):
         most = max(parts)
         beside += job.epochs * len(job.test) * parts[most]["forward"] / most

@@ -22,7 +22,8 @@ class Tried:
     def __init__(self) -> None:
         self._found: dict[bool, dict[str, Any]] = {}
         self._prepared: dict[Strategy, Any] = {}
-        self.seconds = 0.0  # that trying it out took
+        self.seconds = 0.0  # that trying it out took,
+        self.prepare_seconds: dict[str, float] = {}  # and preparing each strategy: cutting the model, say
 
     def try_out(self, job: Job, strategy: Strategy, devices: Sequence[torch.device]) -> None:
         """Refuse what cannot work, and tell the job what its model and loss are like (probe.py)."""
@@ -41,5 +42,8 @@ class Tried:
     def prepare(self, job: Job, strategy: Strategy) -> Any:
         """What the strategy works out once for all ranks."""
         if strategy not in self._prepared:
+            began = time.monotonic()
             self._prepared[strategy] = strategy.prepare(job)
+            took = time.monotonic() - began
+            self.prepare_seconds[strategy.name] = max(took, self.prepare_seconds.get(strategy.name, 0.0))
         return self._prepared[strategy]
