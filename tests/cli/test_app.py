@@ -231,6 +231,19 @@ kept = Slow()
     assert done.stderr.endswith("ValueError: boom\n")
 
 
+def test_ctrl_c_before_a_command_begins_is_one_line() -> None:
+    """In the first tenth of a second, while the command line was imported, it was a traceback of forty lines."""
+    code = """
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "manyhands.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+"""
+    done = as_program("tasks", code=code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "manyhands: interrupted\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a full disk, on Linux")
 def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
     """`manyhands tasks > FILE` on a full disk ended in a traceback of forty lines; short output was lost in silence."""

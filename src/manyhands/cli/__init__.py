@@ -18,13 +18,16 @@ def main() -> None:
             os._exit(code or (DONE if all(written) else FAILED))
 
     atexit.register(end)  # the first that is registered is the last to run
-    from .app import main as run
-
     try:
+        from .app import main as run
+
         run()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else FAILED
         raise
+    except KeyboardInterrupt:  # before or after the command itself
+        print("manyhands: interrupted", file=sys.stderr)
+        code = INTERRUPTED
 
 
 def _written(stream: object) -> bool:
