@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from manyhands.world.launch.fork_server import shut_down, warm_up
 from manyhands.world.launch.processes import LaunchedProcess, launch
 
 SOON = 20.0  # seconds
+NEW = ("colorsys", "sched")  # what no server has imported, one for each test that needs such a module
 PRELOADED = ("pytest", "hypothesis", "manyhands.cli.app")  # by every launch of a test (conftest.py)
 
 
@@ -24,35 +26,51 @@ def who(process: LaunchedProcess) -> int:
     return os.getpid()
 
 
-def found_here(process: LaunchedProcess) -> tuple[int, str | None, bool]:
-    return os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"), "colorsys" in sys.modules
+def found_here(process: LaunchedProcess) -> tuple[int, str | None, list[str]]:
+    return os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"), [name for name in NEW if name in sys.modules]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[psutil.Process]:
+    """A server of these tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "_server", None)
+        warm_up(PRELOADED)
+        made = fork_server._server
+        assert made is not None
+        yield psutil.Process(made.process.pid)
+        shut_down()
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
-    """One of this test's own, with a rank in waiting."""
-    monkeypatch.setattr(fork_server, "_server", None)
+def server(shared: psutil.Process) -> psutil.Process:
+    """With a rank in waiting."""
     warm_up(PRELOADED, wait="cpu")
-    made = fork_server._server
-    assert made is not None
-    yield psutil.Process(made.process.pid)
-    shut_down()
+    return shared
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two
+        return False
 
 
 def in_waiting(server: psutil.Process) -> tuple[psutil.Process, psutil.Process]:
     """The keeper and its rank, once they are there."""
     until = time.monotonic() + SOON
     while time.monotonic() < until:
-        keepers = [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
-        if len(keepers) == 1 and keepers[0].children():
-            return keepers[0], keepers[0].children()[0]
+        keepers = [child for child in server.children() if lives(child)]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if len(keepers) == 1 and (ranks := keepers[0].children()):
+                return keepers[0], ranks[0]
         time.sleep(0.01)
     raise AssertionError("no rank is in waiting")
 
 
 def gone(*processes: psutil.Process) -> bool:
     until = time.monotonic() + SOON
-    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes):
+    while any(map(lives, processes)):
         if time.monotonic() > until:
             return False
         time.sleep(0.01)
@@ -85,16 +103,16 @@ def test_a_launch_does_without_it_when_it_is_dead(server: psutil.Process, victim
 
 def test_one_that_lacks_what_was_imported_since_makes_room_for_another(server: psutil.Process) -> None:
     keeper, rank = in_waiting(server)
-    warm_up(["colorsys"])
+    warm_up([NEW[0]])
     assert gone(keeper, rank)
     _, second = in_waiting(server)
-    assert launch(found_here, 1)[0][::2] == (second.pid, True)
+    assert launch(found_here, 1)[0][::2] == (second.pid, [NEW[0]])
 
 
 def test_one_that_has_not_what_a_launch_preloads_is_not_used(server: psutil.Process) -> None:
     keeper, rank = in_waiting(server)
-    found, _, imported = launch(found_here, 1, preload=["colorsys"])[0]
-    assert (found != rank.pid, imported) == (True, True)
+    found, _, imported = launch(found_here, 1, preload=[NEW[1]])[0]
+    assert (found != rank.pid, NEW[1] in imported) == (True, True)
     assert gone(keeper, rank)
 
 
@@ -109,7 +127,7 @@ def test_a_gpu_that_was_begun_is_not_that_of_another_environment(
     assert gone(keeper, rank)
 
 
-def test_it_ends_with_its_server(server: psutil.Process) -> None:
+def test_it_ends_with_its_server(server: psutil.Process) -> None:  # the last of them that needs it
     keeper, rank = in_waiting(server)
     server.send_signal(signal.SIGKILL)
     assert gone(keeper, rank)
