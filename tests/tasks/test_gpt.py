@@ -153,7 +153,8 @@ def test_it_writes_bytes_after_a_text_alone(text: Path):
     assert load_task(SHORT).sample is None
 
 
-EXACT = ["ddp", "fsdp", "pipeline:chunks=2", "model_parallel", "parameter_server", "data_parallel"]
+REPEAT = [pytest.param(name, marks=pytest.mark.soak) for name in ("model_parallel", "parameter_server", "data_parallel")]
+EXACT = ["ddp", "fsdp", "pipeline:chunks=2", *REPEAT]
 
 
 @pytest.fixture(scope="module")
