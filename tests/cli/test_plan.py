@@ -116,6 +116,7 @@ def test_many_hosts_cost_what_all_of_them_cost(command: Command, tmp_path: Path)
     """`--price` was forgotten for many hosts: the cost shown was that of one. The table: above."""
     words = ("plan", SMALL, "ddp", "fsdp", "--no-trials", "--budget", "5", "--hosts", "100", "--ranks-per-host", "2")
     code, out, _ = command(*words, "--price", "3.6", "--json", "--runs", str(tmp_path))
+    assert code == 0
     found = json.loads(out)
     finished = {one["strategy"]: one for one in found["at_scale"] if one["feasible"]}
     assert found["best_at_scale"] == min(finished, key=lambda name: finished[name]["seconds"])

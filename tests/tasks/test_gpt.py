@@ -153,7 +153,9 @@ def test_it_writes_bytes_after_a_text_alone(text: Path):
     assert load_task(SHORT).sample is None
 
 
-REPEAT = [pytest.param(name, marks=pytest.mark.soak) for name in ("model_parallel", "parameter_server", "data_parallel")]
+REPEAT = [
+    pytest.param(name, marks=pytest.mark.soak) for name in ("model_parallel", "parameter_server", "data_parallel")
+]
 EXACT = ["ddp", "fsdp", "pipeline:chunks=2", *REPEAT]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
@@ -312,3 +313,27 @@ def test_a_history_of_a_million_steps_is_no_longer_than_one_of_a_hundred_thousan
     assert {len(value) for value in few.values() if isinstance(value, torch.Tensor)} == {100_000}
     assert max(len(value) for value in many.values() if isinstance(value, torch.Tensor | list)) <= 100_000
     assert (many["noted"], many["times"]["steps"]) == (1_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps_per_loss": 0},
+        {"times": {"each": 0, "steps": 3}},
+        {"times": {"each": 1}},
+        {"times": [1, 3]},
+        {"loss_units": None},
+        {"noted": "3"},
+        {"noted": -1},
+    ],
+    ids=str,
+)
+def test_figures_that_cannot_be_are_not_what_we_write(change: dict[str, Any], tmp_path: Path) -> None:
+    """A loss that stands for no step would end a resumed fit in a division by zero."""
+    history = History()
+    history.add_losses([StepLosses()], 3)
+    good = dataclasses.replace(made(3), history=history.stored())
+    assert History.restored(load(write(tmp_path / "good", good)).history, number=3).losses == history.losses
+    broken = dataclasses.replace(good, history={**good.history, **change})
+    with pytest.raises(Damaged, match="its content is not what manyhands writes"):
+        load(write(tmp_path / "broken", broken))

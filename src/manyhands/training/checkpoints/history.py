@@ -73,10 +73,11 @@ class History:
 
     def stored(self) -> dict[str, Any]:
         """As plain data; long lists as tensors, which are written without holding the interpreter."""
+        plain = {name: value for name, value in vars(self).items() if name != "losses"}
         return {
-            **vars(self),
+            **plain,
             "epochs": list(self.epochs),  # it is written while training goes on
-            "losses": _tensor(self.losses.sums),
+            "loss_sums": _tensor(self.losses.sums),
             "loss_units": _tensor(self.losses.units),
             "steps_per_loss": self.losses.each,
             "durations": _tensor(self.times.kept),
@@ -87,12 +88,15 @@ class History:
     def restored(cls, stored: dict[str, Any], number: int) -> History:
         """What a checkpoint carried that was taken after `number` steps of an epoch."""
         known = {name: value for name, value in stored.items() if name in cls.__dataclass_fields__}
-        sums, kept = stored["losses"].double(), stored["durations"].long()
-        units = stored["loss_units"] if "loss_units" in stored else (~sums.isnan()).double()  # older ones hold means
-        losses = StepLosses(0, _array("d", sums.nan_to_num()), _array("d", units), each=stored.get("steps_per_loss", 1))
+        kept = stored["durations"].long()
         times = StepTimes(kept=_array("q", kept), **stored.get("times", {"steps": len(kept)}))
-        long = {"losses": losses, "noted": stored.get("noted", len(sums)), "times": times}
-        return cls(**{**_epoch_of_older(stored, number), **known, **long})
+        if "losses" in stored:  # an older one holds the mean of every step
+            means = stored["losses"].double()
+            sums, units, each, noted = means.nan_to_num(), (~means.isnan()).double(), 1, len(means)
+        else:
+            sums, units, each, noted = (stored[name] for name in ("loss_sums", "loss_units", "steps_per_loss", "noted"))
+        losses = StepLosses(0, _array("d", sums), _array("d", units), each=each)
+        return cls(**{**_epoch_of_older(stored, number), **known, "losses": losses, "noted": noted, "times": times})
 
 
 def _tensor(values: array[Any]) -> Tensor:

@@ -59,24 +59,29 @@ def _in_order(checkpoint: Checkpoint) -> bool:
         and fits(checkpoint.strategy, str)
         and isinstance(checkpoint.state, dict)
         and isinstance(checkpoint.history, dict)
-        and all(isinstance(checkpoint.history.get(name), Tensor) for name in ("losses", "durations"))
-        and all(
-            isinstance(checkpoint.history.get(name, Tensor()), Tensor) for name in ("loss_units", "counts", "units")
-        )  # the last two of older ones
-        and all(
-            fits(known, int) and known >= 0
-            for known in (checkpoint.history.get("noted", 0), *_kept(checkpoint.history))
-        )
+        and isinstance(checkpoint.history.get("durations"), Tensor)
+        and (_losses_of_older(checkpoint.history) or _losses_and_times(checkpoint.history))
         and fits(checkpoint.history.get("faults"), list[dict[str, Any]])
         and {name: [dtype_name(value), list(value.shape)] for name, value in checkpoint.weights.items()}
         == {name: list(form) for name, form in checkpoint.task["weights"].items()}
     )
 
 
-def _kept(history: dict[str, Any]) -> list[Any]:
-    """How many steps a kept number stands for, and how many there were."""
-    times = history.get("times", {"each": 1, "steps": 0})
-    return [history.get("steps_per_loss", 1), times["each"], times["steps"]]
+def _losses_and_times(history: dict[str, Any]) -> bool:
+    times = history["times"]
+    least = [(history["noted"], 0), (history["steps_per_loss"], 1), (times["steps"], 0), (times["each"], 1)]
+    return (
+        all(isinstance(history.get(name), Tensor) for name in ("loss_sums", "loss_units"))
+        and all(fits(count, int) and count >= lowest for count, lowest in least)
+        and len(times) == 2
+    )
+
+
+def _losses_of_older(history: dict[str, Any]) -> bool:
+    """The mean of every step, and in the oldest what it was a mean over."""
+    return isinstance(history.get("losses"), Tensor) and all(
+        isinstance(history.get(name, Tensor()), Tensor) for name in ("counts", "units")
+    )
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:
